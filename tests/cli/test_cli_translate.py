@@ -140,3 +140,12 @@ def test_what_cannot_be_translated_is_refused(refused: Refuse, translator: Path,
         "eval", run, "--bleu")
     assert "--translations: a file for translations, and none are made. Give --bleu too." in refused(
         "eval", translator / "run", "--translations", tmp_path / "x")
+
+
+def test_predictions_of_a_file_are_its_translations(weft: Weft, translator: Path, tmp_path: Path) -> None:
+    told = weft("predict", translator / "run", translator / "test.en", "--out", tmp_path / "out.csv")
+    assert told.code == 0, told.err
+    assert told.out == f"wrote {tmp_path / 'out.csv'}: translations of 20 records\n"
+    wanted = weft("translate", translator / "run", translator / "test.en")
+    rows = (tmp_path / "out.csv").read_text().splitlines()[1:]
+    assert [row.split(",")[1] for row in rows] == wanted.out.splitlines()

@@ -69,14 +69,14 @@ def show(found: BenchmarkResult) -> None:
 
 
 @contextmanager
-def showing_progress() -> Iterator[Told]:
-    """A function that shows progress on standard error while the block lasts: a bar on a terminal, now and then a line
-    elsewhere."""
+def showing_progress(what: str = "requests") -> Iterator[Told]:
+    """A function that shows the progress of ``what`` on standard error while the block lasts: a bar on a terminal, now
+    and then a line elsewhere."""
     screen = console(err=True)
     if not screen.is_terminal:
-        yield Lines().told
+        yield Lines(what).told
         return
-    with Bar(screen) as bar:
+    with Bar(screen, what) as bar:
         yield bar.told
 
 
@@ -84,7 +84,8 @@ def showing_progress() -> Iterator[Told]:
 class Lines:
     """A line of progress every few seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str) -> None:
+        self._what = what
         self._began = self._last = time.monotonic()
 
     def told(self, done: int, total: int) -> None:
@@ -94,15 +95,15 @@ class Lines:
             self._began = self._last = now  # what came before was loading
         elif done < total and now - self._last >= BETWEEN:
             self._last = now
-            typer.echo(f"{done:,}/{total:,} requests  {left_of(done, total, now - self._began)}", err=True)
+            typer.echo(f"{done:,}/{total:,} {self._what}  {left_of(done, total, now - self._began)}", err=True)
 
 
 @final
 class Bar:
     """A bar of progress with the time left."""
 
-    def __init__(self, screen: Console) -> None:
-        self._bar = Progress(TextColumn("requests"), BarColumn(bar_width=None), MofNCompleteColumn(),
+    def __init__(self, screen: Console, what: str) -> None:
+        self._bar = Progress(TextColumn(what), BarColumn(bar_width=None), MofNCompleteColumn(),
                              TextColumn("{task.fields[left]}"), console=screen, expand=True, transient=True)
         self._task, self._began = self._bar.add_task("", total=None, left=""), time.monotonic()
 

@@ -120,6 +120,8 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType({
     "translate": LazyCommand("weft.cli.translate:translate",
                              "Write the target of each line of a text, with an encoder-decoder, by "
                              "beam search."),
+    "predict": LazyCommand("weft.cli.predict:predict", "Predict for every record of a file: a class, values, a "
+                           "translation, a continuation or a vector."),
     "chat": LazyCommand("weft.cli.chat:chat", "Chat with a model in the terminal."),
     "serve": LazyCommand("weft.cli.serve:serve", "Serve a model over HTTP, to OpenAI's clients and to a page in a "
                          "browser."),

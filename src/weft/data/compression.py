@@ -99,7 +99,7 @@ def _unreadable(path: Path, error: OSError | Unreadable) -> DataError:
     if isinstance(error, Unreadable):
         return DataError(f"the file cannot be read ({error}).", where=str(path), remedy="Give a regular file.")
     return DataError(f"the file cannot be read ({error.strerror or error}).", where=str(path),
-                     remedy="Check its permissions.")
+                     remedy=f"Check its {'name' if isinstance(error, FileNotFoundError) else 'permissions'}.")
 
 
 def _expanded(path: Path, content: bytes, expand: Expand) -> bytes:

@@ -55,7 +55,7 @@ def records(path: Path, suffix: str, fields: Fields) -> Iterator[TextRecord]:
     if suffix in TABLE_SUFFIXES:
         for number, row in table_rows(path, suffix):
             where = f"{path}, line {number}"
-            yield TextRecord(number, where, _values(row, fields, where))
+            yield TextRecord(number, where, values_in(row, fields, where))
     else:
         read = _jsonl if suffix in JSONL_SUFFIXES else _parquet
         yield from read(path, fields)
@@ -114,7 +114,7 @@ def whole_records(path: Path, suffix: str) -> Iterator[tuple[int, str, Any]]:
 
 def _jsonl(path: Path, fields: Fields) -> Iterator[TextRecord]:
     for number, where, found in _objects(path):
-        yield TextRecord(number, where, _values(found, fields, where))
+        yield TextRecord(number, where, values_in(found, fields, where))
 
 
 def _objects(path: Path) -> Iterator[tuple[int, str, Any]]:
@@ -159,7 +159,8 @@ def _json(line: bytes, where: str, *, last: bool) -> Any:
     raise DataError(what, where=where, remedy="Correct or remove that line.")
 
 
-def _values(record: Any, fields: Fields, where: str) -> tuple[Any, ...]:
+def values_in(record: Any, fields: Fields, where: str) -> tuple[Any, ...]:
+    """The values of a record's fields. Raises `DataError`: it is no object, or lacks one."""
     if not isinstance(record, dict):
         raise DataError(f"a {type(record).__name__}, while each line of a JSONL file is an object with fields.",
                         where=where, remedy='Write lines such as {"text": "..."}.')

@@ -12,13 +12,12 @@ from weft.api.generating import prompt_rows
 from weft.api.using import classify
 from weft.core.errors import InputError
 from weft.decoding import Row
-from weft.evaluation.measuring import evaluating
 from weft.server.bodies import parse_body
 from weft.server.fields import ClassifyBody, DetokenizeBody, EmbeddingBody, TokenizeBody
 from weft.server.replies import Json
 from weft.server.served import Served
 from weft.tasks.answers import text_row
-from weft.tasks.whole_rows import read, whole_rows
+from weft.tasks.whole_rows import mean_vectors
 
 MOST_ROWS = 256
 """Rows of one body."""
@@ -29,12 +28,7 @@ def embedded(served: Served, content: bytes) -> Json:
     body = parse_body(EmbeddingBody, content)
     served.adapter(body.model)
     rows = [_ids(served, each, f"input[{place}]") for place, each in enumerate(_rows(body.input))]
-    model = served.loaded.model
-    found: list[torch.Tensor] = []
-    with evaluating(model) as device:
-        for group, _, hidden in read(model, whole_rows(model, rows), device):
-            means = [each[:len(row.tokens)].float().mean(0) for each, row in zip(hidden, group, strict=True)]
-            found += [torch.nn.functional.normalize(each, dim=0).cpu() for each in means]
+    found = mean_vectors(served.loaded.model, rows)
     data = [{"object": "embedding", "index": place, "embedding": _written(vector, body.encoding_format == "base64")}
             for place, vector in enumerate(found)]
     return {"object": "list", "model": served.name, "data": data, "usage": _usage(sum(map(len, rows)))}

@@ -82,13 +82,14 @@ def by_word(answer: Answer, words: Sequence[str], first: Sequence[int]) -> Answe
 
 
 def classify(model: Model, rows: Sequence[WholeRow | Sequence[int]],
-             seconds: Sequence[int] | None = None) -> tuple[Answer, ...]:
+             seconds: Sequence[int] | None = None, *, size: int = ROWS) -> tuple[Answer, ...]:
     """Predict the classes or values of each row.
 
     Args:
         model: with a head that predicts classes or values.
         rows: ids, or rows with the types of their tokens and global tokens.
         seconds: of each row, how many ids at its end belong to the second text of a pair; None: none.
+        size: number of rows that are computed at once; the results do not depend on it.
 
     Raises:
         UnsupportedError: the model has no head that predicts classes or values.
@@ -102,7 +103,7 @@ def classify(model: Model, rows: Sequence[WholeRow | Sequence[int]],
     labels = () if head.values else head.labels or tuple(map(str, range(head.n_outputs)))
     found: list[Answer] = []
     with evaluating(model) as device:
-        for group, span, h in read(model, checked, device):
+        for group, span, h in read(model, checked, device, size):
             scores = head.scores(h, span).double()
             scores = scores if head.values else scores.log_softmax(-1)
             plain_scores = (_plain(each, len(row.tokens), pooled=head.pooled)

@@ -54,10 +54,11 @@ def whole_rows(model: Model, rows: Sequence[WholeRow | Sequence[int]],
     return made
 
 
-def read(model: Model, rows: Sequence[WholeRow], device: torch.device) -> Iterator[tuple[list[WholeRow], Span, Tensor]]:
-    """Batches of checked rows with their spans and hidden vectors [B,S,D]."""
-    for first in range(0, len(rows), ROWS):
-        group = list(rows[first:first + ROWS])
+def read(model: Model, rows: Sequence[WholeRow], device: torch.device,
+         size: int = ROWS) -> Iterator[tuple[list[WholeRow], Span, Tensor]]:
+    """Batches of ``size`` checked rows with their spans and hidden vectors [B,S,D]."""
+    for first in range(0, len(rows), size):
+        group = list(rows[first:first + size])
         span = Span(count=torch.tensor([len(row.tokens) for row in group], device=device))
         yield group, span, model.vectors(inputs_of(group, device), span).y
 
@@ -88,6 +89,18 @@ def head_outputs(model: Model, rows: Sequence[WholeRow | Sequence[int]]) -> tupl
             found += [each if values.dim() == 2 else each[:len(row.tokens)].clone()
                       for each, row in zip(values, group, strict=True)]
     return tuple(found)
+
+
+def mean_vectors(model: Model, rows: Sequence[WholeRow | Sequence[int]],
+                 seconds: Sequence[int] | None = None, *, size: int = ROWS) -> list[Tensor]:
+    """The mean of each row's hidden vectors over its tokens, scaled to length 1: [D] in float32; ``size`` rows are
+    computed at once. Raises `InputError`: see `whole_rows`."""
+    found: list[Tensor] = []
+    with evaluating(model) as device:
+        for group, _, h in read(model, whole_rows(model, rows, seconds), device, size):
+            means = [each[:len(row.tokens)].float().mean(0) for each, row in zip(h, group, strict=True)]
+            found += [torch.nn.functional.normalize(each, dim=0).cpu() for each in means]
+    return found
 
 
 def _paired(model: Model, tokens: tuple[int, ...], second: int) -> WholeRow:
