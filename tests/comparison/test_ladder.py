@@ -17,13 +17,13 @@ from cli.conftest import call
 from comparison.report.fixture import SHAPES, Shape, study
 from comparison.studies import ATTENTION, NGRAM, study_of, write_text
 from weft.api import config_path
-from weft.comparison import scaling
+from weft.comparison import ladder_findings
 from weft.comparison.jobs import Options
 from weft.comparison.ladder import LADDER, PAGE, run_ladder, together
+from weft.comparison.ladder_findings import LadderResult, Runs, crossings, law_of, misfit, said_of, speed_ups, turns
 from weft.comparison.progress import StudyProgress
 from weft.comparison.report.ladder_page import choice_said, laws_said, render_ladder, savings_said, turns_said
 from weft.comparison.rungs import Rungs, at_budget, parse_rungs
-from weft.comparison.scaling import LadderResult, Runs, crossings, law_of, misfit, said_of, speed_ups, turns
 from weft.comparison.study_result import StudyResult
 from weft.core.errors import CheckpointError, ConfigError, InputError
 
@@ -45,7 +45,7 @@ STEEP, FLAT = law(1.5, 0.6, 0.3), law(1.9, 0.25, 0.38)
 
 @pytest.fixture(autouse=True)
 def _fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling, "DRAWS", 400)
+    monkeypatch.setattr(ladder_findings, "DRAWS", 400)
 
 
 def test_a_law_without_noise_is_found() -> None:
@@ -61,7 +61,7 @@ def test_intervals_contain_what_is_true_as_often_as_they_say() -> None:
     """At 0.95, of 60 studies: less than 52 would be so in one of a thousand trials of exact intervals."""
     covered = dict.fromkeys(("floor", "exponent", "said", "turn", "factor"), 0)
     ((place, _),) = turns(np.log(BUDGETS), np.array(STEEP) - np.array(FLAT))
-    wanted = math.exp(np.log(BUDGETS[-1]) - scaling._reaching(np.log(BUDGETS), np.array(STEEP), FLAT[-1]))
+    wanted = math.exp(np.log(BUDGETS[-1]) - ladder_findings._reaching(np.log(BUDGETS), np.array(STEEP), FLAT[-1]))
     for seed in range(60):
         steep, flat = runs(STEEP, 5, seed), runs(FLAT, 5, 1000 + seed)
         found = law_of(BUDGETS, steep, 0.95)
@@ -91,7 +91,7 @@ def test_a_clear_turn_is_told_with_its_models_in_order() -> None:
 
 def test_what_is_no_law_is_refused_with_its_reason() -> None:
     bent = [3.9, 3.1, 3.05, 2.2, 2.15]
-    assert misfit(np.array(BUDGETS) / BUDGETS[-1], runs(bent, 3, 0, 0.002)) < scaling.WRONG
+    assert misfit(np.array(BUDGETS) / BUDGETS[-1], runs(bent, 3, 0, 0.002)) < ladder_findings.WRONG
     assert "further from the law than runs lie apart" in law_of(BUDGETS, runs(bent, 3, 0, 0.002), 0.95).refused
     assert "needs 5 budgets" in law_of(BUDGETS[1:], runs(STEEP[1:], 3, 0), 0.95).refused
     assert "a single run" in law_of(BUDGETS, runs(STEEP, 1, 0), 0.95).refused
@@ -116,8 +116,8 @@ def test_budgets_are_read(given: str | Mapping[str, Any], amounts: tuple[float, 
 
 @pytest.mark.parametrize("given", [
     "tokens", "tokens=", "tokens=1e5", "tokens=2e5,1e5", "tokens=1e5,1e5", "bytes=1,2", "tokens=1e5:1e7",
-    "tokens=1:2:1", "tokens=1:2:51", "tokens=1:2:2.5", "tokens=-1,2", "tokens=1,inf", "tokens=a,b", {}, {"tokens": [1], "flops": [1]},
-    {"tokens": 5}])
+    "tokens=1:2:1", "tokens=1:2:51", "tokens=1:2:2.5", "tokens=-1,2", "tokens=1,inf", "tokens=a,b", {},
+    {"tokens": [1], "flops": [1]}, {"tokens": 5}])
 def test_budgets_that_are_none_are_refused(given: str | Mapping[str, Any]) -> None:
     with pytest.raises(InputError, match=r"ladder: .*Give KIND=FIRST:LAST:COUNT"):
         parse_rungs(given)
@@ -155,7 +155,7 @@ def test_the_page_and_the_terminal_say_what_was_found(climbed: tuple[LadderResul
     assert "kneser-ney-5 has no law: it is counted, and not trained." in said
     assert "was told to come to" in said
     page = render_ladder(result, found)
-    assert page.count('class="series') == 3 and page.count('class="trained"') == sum(
+    assert page.count('class="series') == 3 and page.count('class="turn"') == sum(
         each.told for each in result.crossings) > 0
     assert all(f'href="{folder}/report.html"' in page for folder in result.folders)
     assert "http://" not in page.replace("http://www.w3.org", "") and "https://" not in page

@@ -13,9 +13,9 @@ from weft.comparison.contestants import Contestant
 from weft.comparison.folder import rerender
 from weft.comparison.jobs import Options
 from weft.comparison.ladder import run_ladder
+from weft.comparison.ladder_findings import LadderResult
 from weft.comparison.progress import StudyListener
 from weft.comparison.rungs import at_budget, parse_rungs
-from weft.comparison.scaling import LadderResult
 from weft.comparison.study import Named, StudyConfig, read_study
 from weft.comparison.study_result import StudyResult
 from weft.comparison.study_runner import run_study

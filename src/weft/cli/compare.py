@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
     from rich.live import Live
 
+    from weft.comparison.ladder_findings import LadderResult
     from weft.comparison.progress import StudyProgress
-    from weft.comparison.scaling import LadderResult
     from weft.comparison.study_result import StudyResult
 
 

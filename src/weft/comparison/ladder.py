@@ -19,10 +19,10 @@ from typing import Any
 from weft.comparison.contestants import Find
 from weft.comparison.folder import now, read_json
 from weft.comparison.jobs import Options
+from weft.comparison.ladder_findings import FORMAT, LadderResult, Runs, crossings, curve_of, said_of, speed_ups
 from weft.comparison.progress import StudyListener, StudyProgress
 from weft.comparison.report.ladder_page import render_ladder
 from weft.comparison.rungs import Rungs
-from weft.comparison.scaling import FORMAT, LadderResult, Runs, crossings, curve_of, said_of, speed_ups
 from weft.comparison.statistics import Interval
 from weft.comparison.study import StudyConfig
 from weft.comparison.study_result import StudyResult
@@ -127,7 +127,7 @@ def _is_trained(found: Sequence[StudyResult], name: str) -> bool:
 
 
 def together(rungs: Rungs, found: Sequence[StudyResult], known: Mapping[str, Any], command: str) -> LadderResult:
-    """What the studies at the budgets so far say together."""
+    """The findings of the studies at the budgets so far, read together."""
     amounts, confidence = rungs.amounts[:len(found)], found[0].confidence
     runs, complete = runs_of(found), len(found) == len(rungs.amounts)
     curves = tuple(curve_of(name, amounts, each, confidence, trained=_is_trained(found, name))

@@ -7,7 +7,7 @@ from importlib import resources
 
 import numpy as np
 
-from weft.comparison.scaling import DRAWS, FEWEST_RUNGS, LadderCurve, LadderResult
+from weft.comparison.ladder_findings import DRAWS, FEWEST_RUNGS, LadderCurve, LadderResult
 from weft.comparison.statistics import Interval
 from weft.comparison.study_result import StudyResult
 from weft.drawing.axes import Axis, logarithmic
@@ -18,7 +18,7 @@ from weft.drawing.numbers import brief, confidence, fixed, moment, si
 from weft.drawing.panel import Hover, Panel, PlotBox, Series, draw
 from weft.drawing.tables import Column, table
 
-BOX = PlotBox(width=860, height=400, left=48, right=150, top=16, bottom=44)
+BOX = PlotBox(width=760, height=340, left=44, right=130, top=14, bottom=42)
 
 
 def turns_said(result: LadderResult) -> list[str]:
@@ -28,7 +28,7 @@ def turns_said(result: LadderResult) -> list[str]:
         pair = frozenset((each.before, each.after))
         if each.told:
             turning.add(pair)
-            low, high = (bound if bound is None else written(result, bound) for bound in (each.low, each.high))
+            low, high = (bound if bound is None else si(bound) for bound in (each.low, each.high))
             between = f"{low or 'below the first budget'} to {high or 'beyond the last'}"
             said.append(f"From {written(result, each.budget)} on ({between}) {each.after} predicts better than "
                         f"{each.before}, which is better below.")
@@ -118,7 +118,7 @@ def render_ladder(result: LadderResult, found: Sequence[StudyResult]) -> str:
 def _sections(result: LadderResult, found: Sequence[StudyResult],
               styles: dict[str, ModelStyle]) -> list[tuple[str, str, Markup]]:
     turns = [*turns_said(result), choice_said(result)]
-    chart = join(_chart(result, styles), _sentences(turns))
+    chart = join(tag("div", {"class": "ladder"}, _chart(result, styles)), _sentences(turns))
     sections = [("order", "Which model at which budget", chart)]
     if saved := savings_said(result):
         sections.append(("savings", "What a better model saves", _sentences(saved)))
@@ -141,11 +141,11 @@ def _chart(result: LadderResult, styles: dict[str, ModelStyle]) -> Markup:
         return tag("p", {"class": "none"}, "No run finished.")
     series = [_series(curve, result, styles[curve.name], x, y) for curve in result.curves]
     places = [round(x.place(each.budget), 1) for each in result.crossings if each.told]
-    marks = [tag("line", {"class": "trained", "x1": at, "x2": at, "y1": BOX.top, "y2": BOX.height - BOX.bottom})
+    marks = [tag("line", {"class": "turn", "x1": at, "x2": at, "y1": BOX.top, "y2": BOX.height - BOX.bottom})
              for at in places]
     return draw(Panel("ladder", f"Bits per byte against {result.axis}", f"Bits per byte against {result.axis}",
                       f"Both axes logarithmic. {' '.join(turns_said(result))}", x, y, result.axis, "bits per byte",
-                      series, BOX, join(marks), "bands: the intervals of the means; dotted: where the order turns"))
+                      series, BOX, join(marks), "bands: the intervals of the means; dashed: where the order turns"))
 
 
 def _series(curve: LadderCurve, result: LadderResult, style: ModelStyle, x: Axis, y: Axis) -> Series:

@@ -117,7 +117,7 @@ class SpeedUp(Record):
 
 @dataclass(frozen=True)
 class LadderResult(Record):
-    """What a ladder found.
+    """The findings of a ladder.
 
     Attributes:
         axis: the kind of the budgets: ``tokens``, ``flops``, ``seconds`` or ``parameters``.
