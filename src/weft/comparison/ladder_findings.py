@@ -161,7 +161,8 @@ def drawn_means(runs: Runs, seed: int) -> Means | None:
     generator = np.random.Generator(np.random.PCG64(seed))
     columns = [np.mean(each) + np.std(each, ddof=1) / math.sqrt(len(each)) * generator.standard_t(len(each) - 1, DRAWS)
                for each in runs]
-    return np.maximum(np.stack(columns, 1), 0.0)  # no text takes fewer bits than none
+    drawn: np.ndarray = np.maximum(np.stack(columns, 1), 0.0)  # no text takes fewer bits than none
+    return drawn
 
 
 def interval(mean: float, draws: Float64[np.ndarray, " N"] | None, confidence: float) -> Interval:
