@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from weft.api.functions import *  # noqa: F403
 
 __all__ = ["BradleyTerry", "Elo", "Ends", "PredictionSettings", "Sampling", "Search", "beam_search", "benchmark",
-           "catalogue", "check", "classify", "compare", "compare_report", "convert", "data_inspect", "data_mixture",
-           "data_prepare", "data_sample", "decoding_defaults", "doctor", "draw", "evaluate", "extend", "generate",
-           "insides", "load", "load_plugin", "measure", "measure_bleu", "plan", "predict", "presets", "probe", "rate",
-           "read_model", "read_run", "resize_images", "save", "score", "search_defaults", "stream", "train",
-           "translate", "verdict", "verdict_against"]
+           "catalogue", "check", "classify", "compare", "compare_ladder", "compare_report", "convert", "data_inspect",
+           "data_mixture", "data_prepare", "data_sample", "decoding_defaults", "doctor", "draw", "evaluate", "extend",
+           "generate", "insides", "load", "load_plugin", "measure", "measure_bleu", "plan", "predict", "presets",
+           "probe", "rate", "read_model", "read_run", "resize_images", "save", "score", "search_defaults", "stream",
+           "train", "translate", "verdict", "verdict_against"]
 
 
 def __getattr__(name: str) -> Any:

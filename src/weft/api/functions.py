@@ -18,7 +18,7 @@ from weft.api.models import Model, convert, families, load, load_language_model,
 from weft.api.predicting import Predicted, predict
 from weft.api.prediction_kinds import PredictionSettings
 from weft.api.rows import row_kinds
-from weft.api.training import compare, compare_report, extend, train
+from weft.api.training import compare, compare_ladder, compare_report, extend, train
 from weft.api.translating import Search, Translated, measure_bleu, search_defaults, translate
 from weft.api.using import classify, evaluate, measure, mixes, resize_images, run_of, score
 from weft.chat.conversation import ChatSettings, Conversation
@@ -36,10 +36,11 @@ from weft.tasks.answers import Answer
 __all__ = ["Answer", "BradleyTerry", "ChatSettings", "Conversation", "Description", "Diagnosis", "Elo", "Ends", "Entry",
            "GameFields", "Insides", "Loaded", "Measuring", "Model", "Plan", "Predicted", "PredictionSettings",
            "Ratings", "Resampling", "Row", "Sampling", "Search", "Text", "Translated", "UserError", "beam_search",
-           "benchmark", "catalogue", "check", "classify", "compare", "compare_report", "compared_by_request",
-           "config_path", "config_schema", "convert", "data_inspect", "data_mixture", "data_prepare", "data_sample",
-           "data_sources", "decoding_defaults", "describe", "doctor", "draw", "evaluate", "extend", "families",
-           "generate", "insides", "is_arpa", "is_benchmark", "load", "load_language_model", "load_plugin", "measure",
-           "measure_bleu", "mixes", "pictures", "plan", "predict", "presets", "probe", "prompt_rows", "rate",
-           "read_model", "read_run", "require_device", "require_dtype", "resize_images", "row_kinds", "run_of", "save",
-           "score", "search_defaults", "stream", "task_kind", "train", "translate", "verdict", "verdict_against"]
+           "benchmark", "catalogue", "check", "classify", "compare", "compare_ladder", "compare_report",
+           "compared_by_request", "config_path", "config_schema", "convert", "data_inspect", "data_mixture",
+           "data_prepare", "data_sample", "data_sources", "decoding_defaults", "describe", "doctor", "draw", "evaluate",
+           "extend", "families", "generate", "insides", "is_arpa", "is_benchmark", "load", "load_language_model",
+           "load_plugin", "measure", "measure_bleu", "mixes", "pictures", "plan", "predict", "presets", "probe",
+           "prompt_rows", "rate", "read_model", "read_run", "require_device", "require_dtype", "resize_images",
+           "row_kinds", "run_of", "save", "score", "search_defaults", "stream", "task_kind", "train", "translate",
+           "verdict", "verdict_against"]

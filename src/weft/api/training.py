@@ -9,9 +9,13 @@ from typing import Any
 from weft.api.configs import Config, one_or_more, read_config, read_run, run_file
 from weft.api.models import Model, load_language_model, require_device, save
 from weft.api.using import evaluation_text
+from weft.comparison.contestants import Contestant
 from weft.comparison.folder import rerender
 from weft.comparison.jobs import Options
+from weft.comparison.ladder import run_ladder
+from weft.comparison.ladder_findings import LadderResult
 from weft.comparison.progress import StudyListener
+from weft.comparison.rungs import at_budget, parse_rungs
 from weft.comparison.study import Named, StudyConfig, read_study
 from weft.comparison.study_result import StudyResult
 from weft.comparison.study_runner import run_study
@@ -26,6 +30,7 @@ from weft.laws.equal_forms import outside_forms
 from weft.masks.expression import parts_and_masks
 from weft.tasks.token_streams import HeldOut
 from weft.training.events import Event, Notice
+from weft.training.files import read_plain
 from weft.training.folder import START_FOLDER
 from weft.training.parallel import World
 from weft.training.run_training import TrainResult
@@ -126,8 +131,41 @@ def compare(models: str | Sequence[str | Path] | Mapping[str, Config] = (), over
         require_threads(threads, "threads")
     options = Options(str(require_device(device)), threads, tuple(plugins), command=command)
     return run_study(config, out, read_config, options, on_progress,
-                     require=None if unchecked else lambda contestant, report: require_lawful(
-                         contestant.run.model, report, where=f"models.{contestant.name}"))
+                     require=None if unchecked else _require_lawful_contestant)
+
+
+def compare_ladder(models: str | Sequence[str | Path] | Mapping[str, Config] = (), overrides: str | Iterable[str] = (),
+                   *, ladder: str | Mapping[str, Any], study: str | Path | Mapping[str, Any] | None = None,
+                   given: Mapping[str, Any] | None = None, out: str | Path = "runs/compare", device: str = "cpu",
+                   threads: int | None = None, plugins: Sequence[str] = (), unchecked: bool = False, command: str = "",
+                   on_progress: StudyListener | None = None) -> LadderResult:
+    """Compare models at several budgets, by the same study at each, and say where their order turns; see
+    `weft.comparison.ladder`.
+
+    Args:
+        ladder: the budgets: ``tokens=1e5:1e7:5`` (five, equal ratios apart), ``tokens=1e5,1e6`` or
+            ``{"tokens": [1e5, 1e6]}``; or flops, seconds or parameters.
+        study: the file of a study, or what such a file holds, without the budget that the ladder varies.
+        out: the ladder's folder, in which every study has one of its own.
+
+    The other arguments, and further errors, are those of `compare`.
+
+    Raises:
+        InputError: budgets that do not rise, or that ``given`` states too.
+    """
+    rungs, named, chosen = parse_rungs(ladder), _named(models), dict(given or {})
+    stated = {} if study is None else study if isinstance(study, Mapping) else read_plain(study)
+    if threads is not None:
+        require_threads(threads, "threads")
+    options = Options(str(require_device(device)), threads, tuple(plugins), command=command)
+    return run_ladder(
+        rungs, lambda amount: read_study(named, one_or_more(overrides), study=study, given=at_budget(
+            rungs.axis, amount, stated, chosen)), out, read_config, options, on_progress,
+        require=None if unchecked else _require_lawful_contestant)
+
+
+def _require_lawful_contestant(contestant: Contestant, report: Callable[[str], None]) -> None:
+    require_lawful(contestant.run.model, report, where=f"models.{contestant.name}")
 
 
 def _named(models: str | Sequence[str | Path] | Mapping[str, Config]) -> Named:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
     from rich.live import Live
 
+    from weft.comparison.ladder_findings import LadderResult
     from weft.comparison.progress import StudyProgress
     from weft.comparison.study_result import StudyResult
 
@@ -50,6 +51,9 @@ def compare(models: Models = None,
             data: Annotated[Path | None, typer.Option("--data", help="A text file or folder; also one that was "
                                                      "prepared.")] = None,
             out: Annotated[Path, typer.Option("--out", help="Write here; the study's folder.")] = Path("runs/compare"),
+            ladder: Annotated[str | None, typer.Option(
+                "--ladder", help="The same study at several budgets, KIND=FIRST:LAST:COUNT or KIND=A,B,C; kinds are "
+                "tokens, flops, seconds and parameters.")] = None,
             report: Annotated[Path | None, typer.Option("--report", help="Only write the report of this study's "
                                                         "folder again.")] = None,
             device: Device = "cpu", threads: Threads = None, plugin: Plugin = None, unchecked: Unchecked = False,
@@ -69,16 +73,35 @@ def compare(models: Models = None,
     changes = [each for each in models or [] if "=" in each]
     names = [each for each in models or [] if "=" not in each]
     given = _given(budget, steps, tokens, seeds, trials, data)
+    settings: dict[str, Any] = {"study": study, "given": given, "out": out, "device": device, "threads": threads,
+                                "plugins": [str(each) for each in plugin or []], "unchecked": unchecked,
+                                "command": shlex.join(["weft", *sys.argv[1:]])}
     with watching(json=json) as watch:
-        result = api.compare(names, changes, study=study, given=given, out=out, device=device, threads=threads,
-                             plugins=[str(each) for each in plugin or []], unchecked=unchecked,
-                             command=shlex.join(["weft", *sys.argv[1:]]), on_progress=watch)
+        if ladder is not None:
+            found = api.compare_ladder(names, changes, ladder=ladder, on_progress=watch, **settings)
+        else:
+            result = api.compare(names, changes, on_progress=watch, **settings)
+    if ladder is not None:
+        _climbed(found, json=json, page=out / "report.html")
+        return
     if json:
         print_json(result)
     else:
         print_study(result)
         typer.echo(f"report {out / 'report.html'}")
     _require_some(result)
+
+
+def _climbed(found: LadderResult, *, json: bool, page: Path) -> None:
+    """Print what a ladder has found."""
+    from weft.comparison.report.ladder_page import choice_said, laws_said, savings_said, turns_said
+
+    if json:
+        print_json(found)
+        return
+    for said in (*turns_said(found), choice_said(found), *savings_said(found), *laws_said(found)):
+        typer.echo(said)
+    typer.echo(f"report {page}")
 
 
 def _require_some(result: StudyResult) -> None:
