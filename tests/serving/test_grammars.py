@@ -96,7 +96,7 @@ def test_an_answer_that_may_go_on_ends_where_the_model_ends_it() -> None:
 def test_an_object_is_any_object_and_a_lark_grammar_a_language() -> None:
     grammars = Grammars(BYTES, IDS)
     lark = 'start: "(" start ")" | "x"'
-    found = answers([grammars.json_object(), grammars.lark(lark)] * 10, most=400)
+    found = answers([grammars.json_schema({"type": "object"}), grammars.lark(lark)] * 10, most=400)
     assert {type(json.loads(text)) for text, finish, _ in found[::2] if finish == "complete"} == {dict}
     for text, finish, _ in found[1::2]:
         depth = text.count("(")
@@ -176,7 +176,7 @@ def test_a_form_that_the_vocabulary_cannot_write_is_refused_or_fails_alone() -> 
     tokenizer = CharacterTokenizer.train(["abc"])
     grammars = Grammars(tokenizer, tokenizer.vocab_size)
     with pytest.raises(InputError, match="json_schema: no token of the model's vocabulary can begin it"):
-        grammars.json_object()
+        grammars.json_schema({"type": "object"})
     failed = dict[int, FailedError]()
     slots = Slots(model(tokenizer.vocab_size), 2, capacity=9, tokenizer=tokenizer)
     slots.admit_all([[1], [1]], [RowSettings(5, row=row, constraint=constraint) for row, constraint in enumerate(

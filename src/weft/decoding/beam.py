@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor
 from weft.core.errors import FailedError, InputError
 from weft.core.model import LanguageModel
 from weft.core.strict_json import Record, plain, without_none
+from weft.decoding.choosing import RowSettings
 from weft.decoding.mode import evaluation_mode
 from weft.decoding.prompts import of_each_row, prepare
 from weft.decoding.rows import Row, RowLike, parse_rows, require_token
@@ -112,13 +115,13 @@ def beam_search(model: LanguageModel, rows: Sequence[RowLike], *, max_new_tokens
     prompts = prepare(model, parse_rows(list(rows)), max_new_tokens=max_new_tokens, start=start)
     most = of_each_row(max_new_tokens, len(prompts), "max_new_tokens")
     known = model.vocab_size if tokenizer is None else tokenizer.vocab_size
-    rule = _Rule(beams, length_penalty, length_formula, frozenset(stop), known)
+    rule = SearchRule(beams, length_penalty, length_formula, frozenset(stop), known)
     searches = _searched(model, prompts, most, rule, batch_size)
     return Beams(tuple(tuple(_with_text(hypothesis, row, tokenizer, spelled) for hypothesis in search.best())
                        for row, search in zip(prompts, searches, strict=True)))
 
 
-def _searched(model: LanguageModel, prompts: Sequence[Row], most: Sequence[int], rule: _Rule,
+def _searched(model: LanguageModel, prompts: Sequence[Row], most: Sequence[int], rule: SearchRule,
               batch_size: int | None) -> list[_Search]:
     """The finished search of each prompt."""
     searches = [_Search(index, rule, most[index]) for index in range(len(prompts))]
@@ -126,8 +129,18 @@ def _searched(model: LanguageModel, prompts: Sequence[Row], most: Sequence[int],
         for group in _by_length(prompts, [place for place in range(len(prompts)) if most[place]], batch_size):
             session = Session(model, [prompts[place] for place in group],
                               max_new_tokens=max(most[place] for place in group))
-            _search(session, [searches[place] for place in group], rule)
+            deque(_steps(session, [searches[place] for place in group], rule), maxlen=0)
     return searches
+
+
+def begin_search(model: LanguageModel, prompt: Row, settings: RowSettings, rule: SearchRule,
+                 tokenizer: Tokenizer | None) -> Iterator[tuple[Hypothesis, ...]]:
+    """A search that has read its prompt: an iterator that yields nothing (an empty tuple) after every step and the
+    hypotheses at last. To be used in inference mode, with a model in evaluation mode; see `beam_search`."""
+    most, spelled = settings.max_new_tokens, settings.ending.spelled
+    session, search = Session(model, [prompt], max_new_tokens=most), _Search(0, rule, most)
+    ended = (tuple(_with_text(each, prompt, tokenizer, spelled) for each in search.best()) for _ in (None,))
+    return chain((() for _ in _steps(session, [search], rule)), ended)
 
 
 def _by_length(prompts: Sequence[Row], places: Sequence[int], batch_size: int | None) -> list[list[int]]:
@@ -154,7 +167,9 @@ def _require_options(beams: int, length_penalty: float, formula: str, batch_size
 
 
 @dataclass(frozen=True)
-class _Rule:
+class SearchRule:
+    """The options of `beam_search`; ids from ``known`` on are never chosen."""
+
     beams: int
     length_penalty: float
     length_formula: LengthFormula
@@ -169,7 +184,7 @@ class _Rule:
 class _Search:
     """The active and finished hypotheses of one prompt, of at most ``most`` tokens."""
 
-    def __init__(self, row: int, rule: _Rule, most: int) -> None:
+    def __init__(self, row: int, rule: SearchRule, most: int) -> None:
         self.row, self._rule, self._most = row, rule, most
         self.live: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
         self._finished: list[Hypothesis] = [] if most else [Hypothesis((), 0.0, 0.0, False)]
@@ -221,8 +236,8 @@ class _Search:
         return self._rule.score(self.live[0][1], self._most) <= self.best()[-1].score
 
 
-def _search(session: Session, searches: Sequence[_Search], rule: _Rule) -> None:
-    """Extend the active hypotheses of all prompts together until none is left."""
+def _steps(session: Session, searches: Sequence[_Search], rule: SearchRule) -> Iterator[None]:
+    """Extend the active hypotheses of all prompts together until none is left, a token at every step."""
     active = list(searches)
     while active:
         sizes = [len(search.live) for search in active]
@@ -245,9 +260,10 @@ def _search(session: Session, searches: Sequence[_Search], rule: _Rule) -> None:
         if active:
             session.select(torch.tensor(places, device=session.device))
             session.advance(torch.tensor(tokens, device=session.device))
+        yield
 
 
-def _ranked(totals: Tensor, rule: _Rule) -> list[tuple[int, int, float]]:
+def _ranked(totals: Tensor, rule: SearchRule) -> list[tuple[int, int, float]]:
     """Return the best extensions of a prompt's active hypotheses: so many that ``beams`` of them end with no stop
     token, of which each hypothesis contributes ``len(rule.stop)`` at most."""
     vocab_size = totals.shape[1]

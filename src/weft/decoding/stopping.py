@@ -148,6 +148,8 @@ class NewToken:
         text: the text that no later token can change any more (often empty); None without a tokenizer.
         finish: why this token is the row's last; None if it is not the last.
         top: the most probable ids with their log-probabilities, best first; as many as `RowSettings.top` asks for.
+        drafted: number of guesses that were read with the token before it (`weft.serving.speculation`).
+        accepted: whether it was chosen behind a guess that was right.
     """
 
     row: int
@@ -156,6 +158,8 @@ class NewToken:
     text: str | None
     finish: Finish | None
     top: tuple[tuple[int, float], ...] = ()
+    drafted: int = 0
+    accepted: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,11 @@ from weft.server.endpoints import Endpoints, HttpLimits, answered
 from weft.server.gate import Access, Gate
 from weft.server.metrics import Metrics
 from weft.server.served import Served
+from weft.serving.engine import Engine
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
-
-    from weft.serving.engine import Engine
 
 JSON, EVENTS = "application/json", "text/event-stream"
 ANSWERS = Path(__file__).with_name("answers.json")
@@ -109,9 +108,6 @@ def application(served: Served, engine: Engine | None, *, access: Access | None 
     endpoints = Endpoints(served, engine, metrics, limits or HttpLimits(), ready)
     described = document(bool(access and access.keys))
 
-    async def openapi(_request: Request) -> Response:
-        return JSONResponse(described)
-
     async def unknown(_request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException), "Starlette hands over what was asked for"
         message = {404: "There is no such path.", 405: "The path has no such method."}.get(error.status_code,
@@ -120,7 +116,7 @@ def application(served: Served, engine: Engine | None, *, access: Access | None 
                                        "code": None}}, error.status_code, error.headers)
 
     routes = [Route(each.path, answered(getattr(endpoints, each.work)), methods=[each.method]) for each in ENDPOINTS]
-    routes.append(Route("/openapi.json", openapi))
+    routes.append(Route("/openapi.json", lambda _: JSONResponse(described)))
     inner = Starlette(routes=routes, exception_handlers={HTTPException: unknown})
     inner.router.redirect_slashes = False
     return Gate(inner, access or Access(), metrics, frozenset(each.path for each in ENDPOINTS), note_bodies)

@@ -29,7 +29,9 @@ def read_chat(served: Served, body: ChatBody) -> ReadBody:
 
 def asked_of(served: Served, body: ChatBody) -> tuple[tuple[Request, ...], list[Parting]]:
     """The requests of a body, and how the text of each is parted. Raises `InputError`: see `read_chat`."""
-    served.require_language_model()
+    if served.require_language_model().takes_source:
+        raise InputError("this model translates a source, and answers no conversation.", where="messages",
+                         remedy="Use /v1/completions, whose prompt is the source.")
     adapter = served.adapter(body.model)
     tools = [] if body.tool_choice == "none" else [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
     try:
@@ -44,7 +46,8 @@ def asked_of(served: Served, body: ChatBody) -> tuple[tuple[Request, ...], list[
     given = body.max_completion_tokens or body.max_tokens
     sampling, default, seed = served.sampling(body, served.context)
     most = served.new_tokens(len(row.tokens), given, default, "messages")
-    ending = ending_of_chat(dialect, stops_of(body.stop), not body.ignore_eos)
+    stops = (*dialect.template.stops, *stops_of(body.stop))
+    ending = Ending(() if body.ignore_eos else dialect.template.end_ids, stops, dialect.spelled)
     constraint = form_of(served, body, dialect, thinks)
     settings = [RowSettings(most, sampling, ending, index, seed, bool(body.logprobs), top=body.top_logprobs or 0,
                             constraint=constraint) for index in range(body.n or 1)]
@@ -70,12 +73,6 @@ def rendered(dialect: Dialect, messages: Sequence[ChatMessage], tools: Sequence[
     except InputError as error:  # whose place may be a file of the server
         where = error.where if error.where and error.where.startswith("messages") else "messages"
         raise InputError(error.what, where=where, remedy="Give messages that the template accepts.") from None
-
-
-def ending_of_chat(dialect: Dialect, stops: Sequence[str], at_end: bool) -> Ending:
-    """The ends of an answer of an assistant, and the special tokens that its text spells."""
-    template = dialect.template
-    return Ending(template.end_ids if at_end else (), (*template.stops, *stops), dialect.spelled)
 
 
 def _turn(message: ChatMessage) -> dict[str, Any]:
@@ -161,29 +158,25 @@ class Message:
 
     Attributes:
         thought_tokens: number of its tokens that are thoughts, with their marks.
+        parting: of its text.
     """
 
     def __init__(self, served: Served, parting: Parting, told: bool) -> None:
         self.thought_tokens = 0
-        self._served, self._parting, self._told = served, parting, told
+        self._served, self.parting, self._told = served, parting, told
         self._text, self._thought = list[str](), list[str]()
         self._calls: list[Json] = []
         self._log_probs: list[Json] = []
         self._finish = "length"
 
-    @property
-    def in_text(self) -> bool:
-        """Whether it is neither in a thought nor in a call."""
-        return self._parting.kind == "text"
-
     def pieces(self, event: NewToken) -> list[tuple[Kind, str, Called | None]]:
         """Take a token; what it makes final, with the call where a piece is one."""
         found: list[tuple[Kind, str, Called | None]] = []
-        thinks = self._parting.kind == "thought"
-        for kind, piece in self._parting.push(event.text or "", last=event.finish is not None):
+        thinks = self.parting.kind == "thought"
+        for kind, piece in self.parting.push(event.text or "", last=event.finish is not None):
             calls = read_calls(piece) if kind == "call" else []
             found += [("call", piece, call) for call in calls] or [("text" if kind == "call" else kind, piece, None)]
-        self.thought_tokens += thinks or self._parting.kind == "thought"
+        self.thought_tokens += thinks or self.parting.kind == "thought"
         return found
 
     def take(self, event: NewToken) -> Json | None:

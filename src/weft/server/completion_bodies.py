@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import final
 
 from weft.api.generating import Ends, ending_of
+from weft.api.translating import MORE_TOKENS
 from weft.core.errors import InputError
 from weft.decoding import Ending, NewToken
+from weft.decoding.beam import SearchRule
 from weft.decoding.choosing import RowSettings
 from weft.server.fields import MOST_CHOICES, CompletionBody
 from weft.server.replies import FINISH, Json, ReadBody, Reply
@@ -25,18 +27,42 @@ def read_completion(served: Served, body: CompletionBody) -> ReadBody:
     adapter = served.adapter(body.model)
     prompts = _prompts(body.prompt)
     _require_consistent(body, len(prompts), n, best_of)
+    if body.echo and served.require_language_model().takes_source:
+        raise InputError("the prompt is a source, which the answer does not begin with.", where="echo",
+                         remedy="Leave it out.")
     rows = [served.row(prompt, "prompt" if isinstance(body.prompt, str) else f"prompt[{place}]")
             for place, prompt in enumerate(prompts)]
-    sampling, default, seed = served.sampling(body, DEFAULT_TOKENS)
+    sampling, default, seed = served.sampling(body, 0)
     ending = ending_of(served.loaded, Ends(stops_of(body.stop), at_end=not body.ignore_eos))
     told = body.logprobs is not None
-    most = [served.new_tokens(len(row.tokens), body.max_tokens, default, "prompt") for row in rows]
-    requests = [Request(row, RowSettings(most[place], sampling, ending, index, seed, told or best_of > n,
+    most = [served.new_tokens(len(row.tokens), body.max_tokens, default or (
+        DEFAULT_TOKENS if row.source is None else len(row.source) + MORE_TOKENS), "prompt") for row in rows]
+    beams, each = (_rule(served, body, best_of, ending), 1) if body.use_beam_search else (None, best_of)
+    requests = [Request(row, RowSettings(most[place], sampling, ending, index, seed, told or each > n,
                                          top=body.logprobs or 0),
-                        prompt_log_probs=body.logprobs if body.echo else None, adapter=adapter)
-                for place, row in enumerate(rows) for index in range(place * best_of, (place + 1) * best_of)]
-    answer = Completions(served, requests, prompts, n, best_of, body)
+                        prompt_log_probs=body.logprobs if body.echo else None, adapter=adapter, beams=beams)
+                for place, row in enumerate(rows) for index in range(place * each, (place + 1) * each)]
+    answer = Completions(served, requests, prompts, n, each, body)
     return ReadBody(tuple(requests), answer, bool(body.stream))
+
+
+def _rule(served: Served, body: CompletionBody, beams: int, ending: Ending) -> SearchRule:
+    """How answers are searched. Raises `InputError`: a field that a search cannot follow."""
+    for name in UNSEARCHED:
+        if getattr(body, name) not in (None, False) and not (name == "temperature" and body.temperature == 0):
+            raise InputError("a search of beams ends at tokens, draws none and tells of whole texts alone.", where=name,
+                             remedy="Leave it out, or use_beam_search.")
+    if body.max_tokens == 0:
+        raise InputError("a search makes at least 1 token.", where="max_tokens", remedy="Ask for more.")
+    tokenizer, model = served.loaded.tokenizer, served.require_language_model()
+    penalty = 1.0 if body.length_penalty is None else body.length_penalty
+    return SearchRule(beams, penalty, "power", frozenset(ending.tokens),
+                      model.vocab_size if tokenizer is None else tokenizer.vocab_size)
+
+
+UNSEARCHED = ("stream", "stop", "logprobs", "echo", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
+              "presence_penalty", "frequency_penalty", "logit_bias")
+"""Fields that a search of beams cannot follow."""
 
 
 def stops_of(stop: str | list[str] | None) -> tuple[str, ...]:
@@ -57,7 +83,10 @@ def _require_consistent(body: CompletionBody, prompts: int, n: int, best_of: int
         raise InputError("no prompts.", where="prompt", remedy="Give at least one.")
     if best_of < n:
         raise InputError(f"best_of is {best_of} and n is {n}.", where="best_of", remedy="Give at least n.")
-    if best_of > n and body.stream:
+    if body.length_penalty is not None and not body.use_beam_search:
+        raise InputError("it ranks beams, and there are none.", where="length_penalty", remedy="Set use_beam_search to "
+                         "true.")
+    if best_of > n and body.stream and not body.use_beam_search:
         raise InputError("the best of several answers is known when all have ended.", where="best_of",
                          remedy="Leave stream out, or best_of.")
     if prompts * best_of > MOST_CHOICES:
@@ -97,15 +126,16 @@ class Completions(Reply):
         """See `Reply.choices`."""
         found: list[Json] = []
         for first in range(0, len(self._made), self._best_of):
-            places = sorted(range(first, first + self._best_of), key=self._badness)[:self._n]
+            found += [{"index": len(found) + rank, "text": each.text or "", "logprobs": None,
+                       "finish_reason": "stop" if each.stopped else "length"}
+                      for rank, each in enumerate(self.rows[first].hypotheses[:self._n])]
+            if self.rows[first].hypotheses:
+                continue
+            places = sorted(range(first, first + self._best_of), key=lambda place: -self.rows[place].log_prob / max(
+                1, self.rows[place].tokens))[:self._n]
             places = sorted(places) if self._n == self._best_of else places
             found += [{"index": len(found) + rank, **self._made[place].whole()} for rank, place in enumerate(places)]
         return found
-
-    def _badness(self, place: int) -> float:
-        """Minus the mean log-probability of a row's tokens."""
-        row = self.rows[place]
-        return -row.log_prob / max(1, row.tokens)
 
 
 @final

@@ -21,13 +21,12 @@ from weft.server.metrics import Metrics
 from weft.server.read_bodies import classified, detokenized, embedded, tokenized
 from weft.server.replies import ReadBody, require_answer
 from weft.server.served import Served
+from weft.serving.engine import Engine
 from weft.serving.requests import OverloadedError, StoppedError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
-
-    from weft.serving.engine import Engine
 
 T = TypeVar("T")
 STALLED = 2.0
@@ -102,7 +101,7 @@ class Endpoints:
         if self._engine is None:
             self._served.require_language_model()
             raise StoppedError("there is no engine.", where="server")
-        exchange = Exchange(self._engine, self._mailbox, asked.requests)
+        exchange = Exchange(self._engine, self._mailbox, asked.requests, request.receive)
         return _Streamed(self, request, asked, exchange) if asked.stream else await self._whole(
             request, asked, exchange)
 
@@ -148,16 +147,12 @@ class Endpoints:
 
     async def metrics(self, _request: Request) -> Response:
         """The metrics."""
-        from starlette.responses import Response
-
         text, kind = self._metrics.text()
-        return Response(text, media_type=kind)
+        return _response(text, media_type=kind)
 
     async def page(self, _request: Request) -> Response:
         """The page that talks to the model."""
-        from starlette.responses import Response
-
-        return Response(PAGE.read_bytes(), media_type="text/html", headers=POLICY)
+        return _response(PAGE.read_bytes(), media_type="text/html", headers=POLICY)
 
     def _model(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._served.created, "owned_by": "weft",
@@ -167,13 +162,8 @@ class Endpoints:
     async def _whole(self, request: Request, asked: ReadBody, exchange: Exchange) -> Response:
         """A whole answer, unless the client leaves."""
         with exchange:
-            watch = asyncio.ensure_future(_gone(request))
-            watch.add_done_callback(lambda _: exchange.leave())
-            try:
-                async for _ in self.told(request, asked, exchange):
-                    pass
-            finally:
-                watch.cancel()
+            async for _ in self.told(request, asked, exchange):
+                pass
         return _json(asked.answer.whole())
 
     async def told(self, request: Request, asked: ReadBody,
@@ -245,12 +235,7 @@ class _Streamed:
         """Send the events."""
         try:
             with self._exchange:
-                watch = asyncio.ensure_future(_gone(self._request))
-                watch.add_done_callback(lambda _: self._exchange.leave())
-                try:
-                    await self._events(scope, send)
-                finally:
-                    watch.cancel()
+                await self._events(scope, send)
         except LeftError:
             return
         except Exception as error:
@@ -293,23 +278,24 @@ def _body(chunks: list[dict[str, Any]]) -> Message:
     return {"type": "http.response.body", "body": text.encode(), "more_body": True}
 
 
-async def _gone(request: Request) -> None:
-    """Wait until the client has left."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+WRITTEN = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def _text(data: Mapping[str, Any]) -> str:
     try:
-        return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return WRITTEN.encode(data)
     except ValueError:  # a log-probability of a token that cannot occur
         return dumps(data)
 
 
 def _json(data: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return _response(_text(data), status_code=status, headers=headers, media_type="application/json")
+
+
+def _response(content: bytes | str, **options: Any) -> Response:
     from starlette.responses import Response
 
-    return Response(_text(data), status, headers, "application/json")
+    return Response(content, **options)
 
 
 def answered(work: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Any]]:

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from weft.decoding.beam import MOST_PENALTY
+
 INERT = "no effect"
 """Marks a field that is accepted since clients send it, and that changes nothing here."""
 MOST_CHOICES, MOST_STOPS, MOST_TOP, WHOLE = 128, 16, 20, 2**63 - 1
@@ -84,12 +86,17 @@ class CompletionBody(Sampled):
     """The body of ``/v1/completions``."""
 
     prompt: str | list[str] | Ids | list[Ids] = Field(
-        description="A text, texts, a list of token ids, or lists of them.")
+        description="A text, texts, a list of token ids, or lists of them; the source, for an encoder-decoder.")
     max_tokens: Annotated[int, Field(ge=0, le=WHOLE)] | None = Field(
         None, description="Most new tokens; 0 with echo reads the prompt alone. Default: the model's own file, else "
-                          "16.")
+                          "16, or 50 more than a source has.")
     best_of: Count | None = Field(None, description="Make this many answers, and return the n of the largest mean "
-                                  "log-probability of their tokens; at least n, and not streamed above it.")
+                                  "log-probability of their tokens; at least n, and not streamed above it. Of a beam "
+                                  "search, the number of beams.")
+    use_beam_search: bool | None = Field(None, description="Search the n most probable answers with best_of beams; not "
+                                         "with stream, logprobs, echo, stop or drawn tokens (vLLM's, not OpenAI's).")
+    length_penalty: Annotated[float, Field(ge=0, le=MOST_PENALTY)] | None = Field(
+        None, description="Exponent of the length by which log-probabilities of beams are divided; default 1.")
     echo: bool | None = Field(None, description="Begin the answer with the prompt, and its log-probabilities with "
                               "those of the prompt.")
     logprobs: Annotated[int, Field(ge=0, le=MOST_TOP)] | None = Field(
@@ -262,8 +269,6 @@ class ResponseBody(Sampled):
 
 
 Texts: TypeAlias = str | Annotated[list[str], Field(min_length=1)] | Ids | Annotated[list[Ids], Field(min_length=1)]
-
-
 Pair: TypeAlias = Annotated[list[str], Field(min_length=2, max_length=2)]
 
 
@@ -300,7 +305,6 @@ REFUSED: Mapping[str, str] = MappingProxyType({
     "functions": "Give tools.", "function_call": "Give tool_choice.",
     "audio": "Models answer in text alone.", "prediction": "No text is predicted in advance.",
     "web_search_options": "No search is made.", "verbosity": "Say it in a message.",
-    "use_beam_search": "weft generate --beams searches beams.",
     "previous_response_id": "Nothing is stored; send the whole conversation.",
     "conversation": "Nothing is stored; send the whole conversation.",
     "background": "Nothing is stored; keep the connection.",

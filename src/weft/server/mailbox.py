@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, TypeAlias, final
 
-from weft.decoding import NewToken
-from weft.serving.requests import Event, Failed, PromptRead, Request
+from weft.server.gate import Receive
+from weft.serving.engine import Engine
+from weft.serving.requests import Event, Request
 
-if TYPE_CHECKING:
-    from weft.serving.engine import Engine
-
-Told: TypeAlias = "tuple[int, PromptRead | NewToken | Failed]"
+Told: TypeAlias = tuple[int, Event]
 
 
 @final
@@ -54,10 +52,11 @@ class Exchange:
 
     Args:
         requests: submitted together; where the engine refuses one, none runs.
+        receive: tells that the client has left.
     """
 
-    def __init__(self, engine: Engine, mailbox: Mailbox, requests: Sequence[Request]) -> None:
-        self._engine, self._mailbox, self._requests = engine, mailbox, requests
+    def __init__(self, engine: Engine, mailbox: Mailbox, requests: Sequence[Request], receive: Receive) -> None:
+        self._engine, self._mailbox, self._requests, self._receive = engine, mailbox, requests, receive
         self._tickets: list[Any] = []
         self._told: list[Told] = []
         self._news = asyncio.Event()
@@ -67,14 +66,15 @@ class Exchange:
         """Submit the requests. Raises what `Engine.submit` raises."""
         try:
             for place, request in enumerate(self._requests):
-                self._tickets.append(self._engine.submit(request, self._teller(place)))
+                self._tickets.append(self._engine.submit(request, partial(self._mailbox.post, self, place)))
         except BaseException:
             self._cancel()
             raise
+        self._watch = asyncio.ensure_future(self._gone())
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
+        self._watch.cancel()
         self._cancel()
 
     def deliver(self, place: int, event: Event) -> None:
@@ -83,21 +83,20 @@ class Exchange:
             self._told.append((place, event))
             self._news.set()
 
-    def leave(self) -> None:
-        """Let `events` end, since nobody waits for them any more."""
+    async def _gone(self) -> None:
+        """Let `events` end once the client has left, and nobody waits for them any more."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
         self._cancel()
         self._news.set()
 
     async def events(self) -> list[Told]:
-        """The events that have come since the last call, at least one; none once `leave` was called."""
+        """The events that have come since the last call, at least one; none once the client has left."""
         while not self._told and not self._left:
             self._news.clear()
             await self._news.wait()
         told, self._told = self._told, []
         return [] if self._left else told
-
-    def _teller(self, place: int) -> Callable[[Event], None]:
-        return lambda event: self._mailbox.post(self, place, event)
 
     def _cancel(self) -> None:
         self._left = True

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
+from weft.serving.engine import Engine
 from weft.serving.requests import Figures
-
-if TYPE_CHECKING:
-    from weft.serving.engine import Engine
 
 GAUGES = frozenset({"running", "waiting", "waiting_tokens", "slots", "state_bytes", "prefix_bytes", "prefixes"})
 ABOUT = dict(re.findall(r"^ +(\w+): (.+)$", Figures.__doc__ or "", re.MULTILINE))
@@ -30,8 +28,9 @@ class Metrics:
         from prometheus_client import CollectorRegistry, Counter, Histogram
 
         self._registry = CollectorRegistry()
+        self._engine = engine
         if engine is not None:
-            self._registry.register(_Engine(engine))
+            self._registry.register(self)
         self.answered = Counter("weft_http_requests", "Requests that were answered.", ("path", "status"),
                                 registry=self._registry)
         self.seconds = Histogram("weft_http_seconds", "Seconds from a request to the end of its answer.", ("path",),
@@ -47,25 +46,11 @@ class Metrics:
 
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
-
-@final
-class _Engine:
-    """The figures of an engine, read when they are asked for."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def describe(self) -> Iterator[Any]:
-        """The metrics without values."""
-        return self._of(Figures())
-
     def collect(self) -> Iterator[Any]:
-        """The metrics."""
-        return self._of(self._engine.figures())
-
-    def _of(self, figures: Figures) -> Iterator[Any]:
+        """The figures of the engine, which `text` asks for."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+        figures = self._engine.figures() if self._engine is not None else Figures()
         for name in (each.name for each in fields(Figures) if each.name not in ("reuse", "alive_at")):
             family = GaugeMetricFamily if name in GAUGES else CounterMetricFamily
             yield family(f"weft_{name}", ABOUT.get(name, name), value=getattr(figures, name))

@@ -10,8 +10,8 @@ from secrets import token_hex
 from typing import Any, NamedTuple, TypeAlias, final
 
 from weft.core.errors import FailedError
-from weft.decoding import NewToken
-from weft.serving.requests import Failed, PromptRead, Request
+from weft.decoding import Hypothesis, NewToken
+from weft.serving.requests import Event, Failed, Progress, PromptRead, Request
 
 Json: TypeAlias = dict[str, Any]
 FINISH = {"length": "length", "stop_token": "stop", "stop_string": "stop", "complete": "stop"}
@@ -25,13 +25,18 @@ class RowProgress:
         cached: tokens of its prompt that were not computed again.
         tokens: number of its new tokens.
         log_prob: sum of their log-probabilities.
+        accepted, rejected: numbers of guesses that were right, and of those that were not.
         done: whether its last event has come.
+        hypotheses: of a search, the best first.
     """
 
     cached: int = 0
     tokens: int = 0
     log_prob: float = 0.0
+    accepted: int = 0
+    rejected: int = 0
     done: bool = False
+    hypotheses: tuple[Hypothesis, ...] = ()
 
 
 class Reply(ABC):
@@ -61,14 +66,18 @@ class Reply(ABC):
     """The text that ends a stream."""
 
     @final
-    def tell(self, place: int, event: PromptRead | NewToken) -> list[Json]:
+    def tell(self, place: int, event: Progress) -> list[Json]:
         """Take an event of the request at ``place``, and return the chunks that a stream sends of it."""
         row = self.rows[place]
         if isinstance(event, PromptRead):
             row.cached = event.cached
             row.done = self.requests[place].settings.max_new_tokens == 0
+        elif isinstance(event, tuple):
+            row.tokens, row.hypotheses, row.done = sum(len(each.tokens) for each in event), event, True
+            return []
         else:
             row.tokens += 1
+            row.accepted, row.rejected = row.accepted + event.accepted, row.rejected + event.drafted - event.accepted
             row.log_prob += event.log_prob or 0.0
             row.done = event.finish is not None
         return self.chunks(place, event)
@@ -84,11 +93,15 @@ class Reply(ABC):
     @property
     def usage(self) -> Json:
         """The number of tokens read, made, and not computed again."""
-        prompt = sum(len(self.requests[place].row.tokens) for place in self._prompts)
+        rows = [self.requests[place].row for place in self._prompts]
+        prompt = sum(len(row.tokens) + len(row.source or ()) for row in rows)
         new = sum(row.tokens for row in self.rows)
         cached = sum(self.rows[place].cached for place in self._prompts)
+        guesses = {f"{name}_prediction_tokens": sum(getattr(row, name) for row in self.rows)
+                   for name in ("accepted", "rejected")}
         return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new,
-                "prompt_tokens_details": {"cached_tokens": cached}}
+                "prompt_tokens_details": {"cached_tokens": cached},
+                **({"completion_tokens_details": guesses} if any(guesses.values()) else {})}
 
     def whole(self) -> Json:
         """The answer as one object, once it is done."""
@@ -128,7 +141,7 @@ class ReadBody(NamedTuple):
     stream: bool
 
 
-def require_answer(event: PromptRead | NewToken | Failed) -> PromptRead | NewToken:
+def require_answer(event: Event) -> Progress:
     """The event of a request that has not failed. Raises `WeftError`: the error of one that has."""
     if not isinstance(event, Failed):
         return event

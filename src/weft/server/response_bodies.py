@@ -123,7 +123,7 @@ class Response(Reply):
         if isinstance(event, PromptRead):
             return [self._event(f"response.{name}", response=self.whole()) for name in ("created", "in_progress")]
         pieces, log_prob = self._message.pieces(event), self._message.told(event)
-        self._waiting += [log_prob] if log_prob is not None and self._message.in_text else []
+        self._waiting += [log_prob] if log_prob is not None and self._message.parting.kind == "text" else []
         events = [each for kind, piece, call in pieces for each in self._piece(kind, piece, call)]
         if event.finish is None:
             return events

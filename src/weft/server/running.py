@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -132,7 +133,7 @@ def run(application: Application, listening: socket.socket, place: Listening, en
         """A server that lets answers end before it closes connections."""
 
         loop: asyncio.AbstractEventLoop | None = None
-        ending: asyncio.Task[None] | None = None
+        ending: Future[None] | None = None
         told = False
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -147,10 +148,7 @@ def run(application: Application, listening: socket.socket, place: Listening, en
                 os._exit(128 + sig)
             self.told = True
             draining()
-            self.loop.call_soon_threadsafe(self._begin_to_end)
-
-        def _begin_to_end(self) -> None:
-            self.ending = asyncio.ensure_future(self._end())
+            self.ending = asyncio.run_coroutine_threadsafe(self._end(), self.loop)
 
         async def _end(self) -> None:
             if engine is not None:

@@ -112,10 +112,7 @@ def answer_requests(loaded: Loaded, source: Path, out: Path, *, name: str | None
         told: is given the number of requests that were answered by this call, and of those that it has to answer.
 
     Raises:
-        InputError: the model predicts no next token, the template cannot be used, or two requests have one custom_id.
-        DataError: the file of requests cannot be read, or is empty.
-        OccupiedError: the file of answers holds something else.
-        FailedError: the file of answers cannot be written.
+        InputError: the model predicts no next token, or the template cannot be used; and what `answer_file` raises.
     """
     limits = EngineLimits()
     served = Served(name_of(name, loaded), loaded, limits, template=template)

@@ -10,6 +10,7 @@ from secrets import randbits
 from typing import final
 
 from weft.api.generating import decoding_defaults, prompt_rows, require_tokenizer
+from weft.api.translating import source_row
 from weft.chat.template import chat_template
 from weft.checkpoints import Loaded
 from weft.core.errors import InputError
@@ -114,14 +115,17 @@ class Served:
         return min(default, room) if given is None else given
 
     def row(self, prompt: str | Sequence[int], where: str) -> Row:
-        """A text or ids as a row to be continued. Raises `InputError`: it is too long, empty without a token that
-        begins a document, or has ids outside the vocabulary."""
+        """A text or ids as a row to be continued, or as the source of one. Raises `InputError`: it is too long, empty
+        without a token that begins a document, or has ids outside the vocabulary."""
         model = self.require_language_model()
+        size = model.source_vocab_size if model.takes_source else model.vocab_size
+        wrong = None if isinstance(prompt, str) else next((token for token in prompt if token >= size), None)
+        if wrong is not None:
+            raise InputError(f"the id {wrong} is outside the vocabulary of {size:,} ids.", where=where,
+                             remedy=f"Give ids from 0 to {size - 1}.")
+        if model.takes_source:
+            return self._with_source(model, prompt, where)
         if not isinstance(prompt, str):
-            wrong = next((token for token in prompt if token >= model.vocab_size), None)
-            if wrong is not None:
-                raise InputError(f"the id {wrong} is outside the vocabulary of {model.vocab_size:,} ids.", where=where,
-                                 remedy=f"Give ids from 0 to {model.vocab_size - 1}.")
             row = Row(tuple(prompt))
         else:
             self.tokenizer  # noqa: B018  # whose error names no folder
@@ -129,6 +133,20 @@ class Served:
         if not row.tokens:
             raise InputError("the prompt is empty, and this model has no token that begins a document.", where=where,
                              remedy="Give at least one token.")
+        return row
+
+    def _with_source(self, model: LanguageModel, prompt: str | Sequence[int], where: str) -> Row:
+        """A text or ids as a source, with the token from which its target is decoded. Raises `InputError`."""
+        self.tokenizer  # noqa: B018  # whose error names no folder
+        try:
+            row = source_row(self.loaded, prompt if isinstance(prompt, str) else ".")  # in place of ids
+        except InputError as error:
+            raise InputError(error.what, where=where, remedy=error.remedy) from None
+        row = row if isinstance(prompt, str) else replace(row, source=tuple(prompt))
+        known, most = len(row.source or ()), min(self.limits.context or LONGEST, model.source_limit() or LONGEST)
+        if not 0 < known <= most:
+            raise TooLongError(f"{known:,} tokens, and the encoder has positions for {most:,}.", where=where,
+                               remedy="Shorten it, or give at least one.")
         return row
 
     def sampling(self, body: Sampled, default: int) -> tuple[Sampling, int, int]:

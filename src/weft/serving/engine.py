@@ -90,7 +90,8 @@ class Engine:
             StoppedError: the engine takes no more requests.
         """
         prepared = self._prepared(request)
-        whole = not readable_in_pieces(prepared.row, self._by_length[prepared.adapter])
+        whole = prepared.beams is not None or not readable_in_pieces(
+            prepared.row, self._by_length[prepared.adapter])
         ticket = Ticket(prepared, tell, self._rows.nbytes(prepared), whole)
         self._scheduler.submit(ticket)
         return ticket
@@ -111,8 +112,7 @@ class Engine:
     def figures(self) -> Figures:
         """The numbers of now; thread-safe."""
         kept = self._rows.prefixes
-        return replace(self._scheduler.figures(), prefix_bytes=kept.nbytes, prefixes=len(kept),
-                       drafted=self._rows.guessed["drafted"], accepted=self._rows.guessed["accepted"])
+        return replace(self._scheduler.figures(), prefix_bytes=kept.nbytes, prefixes=len(kept))
 
     def wait(self, seconds: float) -> None:
         """Sleep in the thread that steps, until there has been a request, a cancellation or `wake` since its last

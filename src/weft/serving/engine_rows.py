@@ -6,8 +6,7 @@ memory of a long one.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -17,12 +16,12 @@ import torch
 
 from weft.core.model import EncoderInputs, LanguageModel
 from weft.core.span import Memory
+from weft.decoding.beam import Hypothesis, begin_search
 from weft.decoding.mode import declares_length, device_of
 from weft.decoding.prompts import PromptState
-from weft.decoding.stopping import NewToken
 from weft.serving.prefixes import KeptPrefix, Prefixes, is_cuttable
 from weft.serving.prompt_reading import BetweenOperations, PromptReading
-from weft.serving.requests import EngineLimits, PromptRead, Request
+from weft.serving.requests import Chosen, EngineLimits, PromptRead, Request
 from weft.serving.row_adapters import RowAdapted
 from weft.serving.running_batch import RunningBatch
 from weft.serving.scheduler import Ticket
@@ -53,16 +52,16 @@ class EngineRows:
             rows share a batch have one model, a `RowAdapted`, which also computes rows without one.
         context: maximum number of tokens that a row may read.
         limits: numbers of rows, and bytes and tokens of kept states.
-        drafting: makes what guesses the tokens of one row, or None; ``guessed`` counts those drafted and accepted.
+        drafting: makes what guesses the tokens of one row, or None.
     """
 
     def __init__(self, models: Mapping[str | None, LanguageModel], context: int, limits: EngineLimits,
                  tokenizer: Tokenizer | None, drafting: Callable[[], Drafts] | None) -> None:
-        self._drafting, self.guessed = drafting, Counter[str]()
         self._models, self._context, self._most, self._tokenizer = models, context, limits.rows, tokenizer
-        self._readings = dict[Ticket, PromptReading]()
+        self._readings, self._drafting = dict[Ticket, PromptReading](), drafting
         self._read = dict[Ticket, PromptRead]()
         self._batches = dict[BatchKey, RunningBatch[Ticket]]()
+        self._searches = dict[Ticket, Iterator[tuple[Hypothesis, ...]]]()
         self._bytes = dict[tuple[int, int], int]()
         self._bounded = self._nbytes(SHORTEST, 1) == self._nbytes(SHORTEST * LONGER, 1)
         self._pieces = not models[None].takes_source and not declares_length(models[None])
@@ -83,9 +82,9 @@ class EngineRows:
         return model.starting(name) if isinstance(model, RowAdapted) else nullcontext()
 
     def nbytes(self, request: Request) -> int:
-        """Bytes of the state of the request's row."""
+        """Bytes of the state of the request's row, or of its hypotheses."""
         place = self.place(request)
-        return self._nbytes(place.capacity, place.source)
+        return self._nbytes(place.capacity, place.source) * (request.beams.beams if request.beams else 1)
 
     @torch.inference_mode()
     def begin(self, ticket: Ticket) -> int:
@@ -134,7 +133,10 @@ class EngineRows:
             self._read_to_shared(ticket, ticket.length - 1)
             with self._starting(ticket):
                 self._readings[ticket].finish()
-            if ticket.request.settings.max_new_tokens:
+                if (own := ticket.request).beams is not None:
+                    self._searches[ticket] = begin_search(self._models[own.adapter], own.row, own.settings,
+                                                          own.beams, self._tokenizer)
+            if ticket.request.settings.max_new_tokens and ticket not in self._searches:
                 alone = id(ticket) if self._readings[ticket].read else 0
                 groups.setdefault((self.place(ticket.request), ticket.request.adapter, alone), []).append(ticket)
         admitted = list[Ticket]()
@@ -165,9 +167,19 @@ class EngineRows:
         return self._read.pop(ticket)
 
     @torch.inference_mode()
-    def step(self) -> Sequence[Mapping[Ticket, NewToken | Exception]]:
+    def step(self) -> Sequence[Mapping[Ticket, Chosen | Exception]]:
         """`Runner.step`."""
-        return [tokens for batch in self._batches.values() for tokens in batch.step()]
+        return [*(tokens for batch in self._batches.values() for tokens in batch.step()), self._searched()]
+
+    def _searched(self) -> dict[Ticket, Chosen | Exception]:
+        """The hypotheses of the searches that end with one more step, each of which is computed by itself."""
+        found: dict[Ticket, Chosen | Exception] = {}
+        for ticket, search in self._searches.items():
+            try:
+                found |= {ticket: hypotheses} if (hypotheses := next(search)) else {}
+            except Exception as error:
+                found[ticket] = error
+        return found
 
     @torch.inference_mode()
     def leave(self, ticket: Ticket, *, complete: bool) -> None:
@@ -180,7 +192,7 @@ class EngineRows:
             self._forget(ticket, place)
 
     def _forget(self, ticket: Ticket, place: BatchKey) -> None:
-        for table in (self._readings, self._read, self._shared):
+        for table in (self._readings, self._read, self._shared, self._searches):
             table.pop(ticket, None)
         if place in self._batches:
             self._batches[place].leave(ticket)
@@ -190,7 +202,7 @@ class EngineRows:
     def _batch(self, place: BatchKey) -> RunningBatch[Ticket]:
         if place not in self._batches:
             self._batches[place] = RunningBatch(self._models[place.adapter], place.capacity, self._most,
-                                                self._tokenizer, self._starting, self._drafting, self.guessed)
+                                                self._tokenizer, self._starting, self._drafting)
         return self._batches[place]
 
     @torch.inference_mode()

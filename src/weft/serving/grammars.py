@@ -79,10 +79,6 @@ class Grammars:
         other documents, which are never fetched."""
         return self._compiled(_of_schema(schema, "json_schema"), "json_schema")
 
-    def json_object(self) -> Callable[[], Constraint]:
-        """Any JSON object."""
-        return self.json_schema({"type": "object"})
-
     def regex(self, text: str) -> Callable[[], Constraint]:
         """Text that a regular expression matches as a whole; without look-around and back references."""
         _require_short(text, "regex")

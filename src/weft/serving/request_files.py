@@ -20,14 +20,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from weft.core.errors import DataError, FailedError, InputError, OccupiedError, UserError
 from weft.core.strict_json import plain
-from weft.decoding import NewToken
 from weft.disk.documents import Unreadable, parse_json
 from weft.serving.engine import Engine
-from weft.serving.requests import Event, Failed, OverloadedError, PromptRead, Request, StoppedError
+from weft.serving.requests import Event, Failed, OverloadedError, Request, StoppedError
 
 Json: TypeAlias = dict[str, Any]
 PREFIX, HEAD = "batch_req_", b'{"id":"'
@@ -40,22 +39,9 @@ PAUSE = 1.0
 """Seconds between two times at which the system is told to write what it holds to the disk."""
 
 
-class Answering(Protocol):
-    """The answer to a body, made of the events of its requests."""
-
-    @property
-    def done(self) -> bool:
-        """Whether all events have come."""
-
-    def tell(self, place: int, event: PromptRead | NewToken) -> object:
-        """Take an event of the request at ``place``."""
-
-    def whole(self) -> Json:
-        """The answer as one object."""
-
-
-Understood: TypeAlias = tuple[Sequence[Request], Answering, bool]
-"""Requests that are all to be submitted, what makes the answer of their events, and whether a stream is wanted."""
+Understood: TypeAlias = tuple[Sequence[Request], Any, bool]
+"""Requests that are all to be submitted, what makes the answer of their events (`weft.server.replies.Reply`), and
+whether a stream is wanted."""
 Read: TypeAlias = Callable[[str, Json], Understood]
 """Understands the body of a url. Raises `UserError`."""
 Refuse: TypeAlias = Callable[[Exception], tuple[int, Json]]
@@ -106,7 +92,7 @@ class _Running:
     """A request in the engine."""
 
     wanted: Wanted
-    answer: Answering
+    answer: Any
     tickets: list[Any] = field(default_factory=list)
 
 

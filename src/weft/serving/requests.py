@@ -1,8 +1,8 @@
 """The records by which an engine is asked and by which it answers. They know neither tensors nor HTTP.
 
 A client submits a `Request` with a function, which the engine's thread calls with every `Event` of it, in this order:
-one `PromptRead`, then a `NewToken` for every token chosen, of which the last one has a ``finish``; or, at any time and
-as the last one, `Failed`.
+one `PromptRead`, then a `NewToken` for every token chosen, of which the last one has a ``finish``, or once the
+hypotheses of a search, the best first; or, at any time and as the last one, `Failed`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from weft.core.errors import FailedError, WeftError
 
 if TYPE_CHECKING:
+    from weft.decoding.beam import Hypothesis, SearchRule
     from weft.decoding.choosing import RowSettings
     from weft.decoding.rows import Row
     from weft.decoding.stopping import NewToken
@@ -30,6 +31,8 @@ class Request:
             cheaper and is needed for a reused prefix to save time.
         adapter: name of the adapter that the row is computed with; None: the model itself.
         keep: whether the state after the prompt is kept for later requests.
+        beams: how its continuations are searched by beams, which stop at the settings' tokens alone; None: they are
+            chosen token by token.
     """
 
     row: Row
@@ -37,6 +40,7 @@ class Request:
     prompt_log_probs: int | None = None
     adapter: str | None = None
     keep: bool = True
+    beams: SearchRule | None = None
 
     @property
     def tokens(self) -> int:
@@ -85,7 +89,9 @@ class Failed:
     error: WeftError
 
 
-Event: TypeAlias = "PromptRead | NewToken | Failed"
+Chosen: TypeAlias = "NewToken | tuple[Hypothesis, ...]"
+Progress: TypeAlias = "PromptRead | Chosen"
+Event: TypeAlias = "Progress | Failed"
 
 
 class OverloadedError(FailedError):

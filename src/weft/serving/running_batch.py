@@ -9,9 +9,9 @@ from its tokens by itself, and only one that raises again has failed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, Generic, TypeVar, final
 
 from weft.core.errors import FailedError
@@ -42,18 +42,16 @@ class RunningBatch(Generic[K]):
         tokenizer: as that of `Slots`.
         starting: the context in which a row's state is started.
         drafting: makes what guesses the tokens of one row (`weft.serving.speculation`); None: none are guessed.
-
-        guessed: counts of tokens ``drafted`` and ``accepted``.
     """
 
     def __init__(self, model: LanguageModel, capacity: int, most: int, tokenizer: Tokenizer | None,
                  starting: Callable[[K], AbstractContextManager[None]],
-                 drafting: Callable[[], Drafts] | None, guessed: Counter[str]) -> None:
+                 drafting: Callable[[], Drafts] | None) -> None:
         self._starting, self._drafting, self._sizes = starting, drafting, sizes(most)
         self.slots = Slots(model, 1, capacity=capacity, tokenizer=tokenizer,
                            session=Session if drafting is None else self._begun)
         self._session: DraftingSession | None = None
-        self._texts, self._guessed = dict[K, tuple[list[int], int, Drafts]](), guessed  # with the most tokens
+        self._texts = dict[K, tuple[list[int], int, Drafts]]()  # with the most tokens
         self._keys = dict[int, K]()  # of the rows that go on, by slot
         self._ended = dict[K, int]()  # the slots of rows that ended with the last step and have not left
         self._failed = dict[K, Exception]()  # of rows on which the model raised between two steps
@@ -100,7 +98,6 @@ class RunningBatch(Generic[K]):
                                                       for slot in going if slot in self._keys}):
                 taken.update(dict.fromkeys(going, len(rounds)))
                 rounds.append(self._round(going))
-            self._guessed.update(drafted=session.drafted, accepted=sum(taken.values()))
             with self._reading_again():
                 session.settle(taken)
         return rounds
@@ -108,7 +105,10 @@ class RunningBatch(Generic[K]):
     def _round(self, only: Sequence[int] | None) -> dict[K, NewToken | Exception]:
         """The next token of every row, or of those in the slots ``only``."""
         found, failed = dict[K, NewToken | Exception](), dict[int, FailedError]()
+        drafted = {} if self._session is None or only is not None else self._session.drafted
         for slot, new in self.slots.next_tokens(failed, only).items():
+            if only is not None or slot in drafted:
+                new = replace(new, drafted=len(drafted.get(slot, ())), accepted=only is not None)
             found[self._keys[slot]] = new
             if self._drafting is not None:
                 self._texts[self._keys[slot]][0].append(new.token)

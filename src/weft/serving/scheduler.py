@@ -17,11 +17,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Event as Signal
 from threading import Lock, RLock
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, final
+from typing import Literal, Protocol, TypeAlias, final
 
 from weft.core.errors import FailedError, InputError, WeftError
 from weft.serving.pace import Pace
 from weft.serving.requests import (
+    Chosen,
     EngineLimits,
     Event,
     Failed,
@@ -33,10 +34,6 @@ from weft.serving.requests import (
     StoppedError,
 )
 
-if TYPE_CHECKING:
-    from weft.decoding.stopping import NewToken
-
-Tell: TypeAlias = Callable[[Event], None]
 Stage: TypeAlias = Literal["waiting", "reading", "continuing", "ended"]
 Outcome: TypeAlias = Literal["finished", "cancelled", "failed"]
 
@@ -58,7 +55,7 @@ class Ticket:
     """
 
     request: Request
-    tell: Tell
+    tell: Callable[[Event], None]
     nbytes: int = 0
     whole: bool = False
     read: int = 0
@@ -69,8 +66,8 @@ class Ticket:
 
     @property
     def length(self) -> int:
-        """The number of tokens of the prompt."""
-        return len(self.request.row.tokens)
+        """The number of tokens of the prompt, with those of a source."""
+        return len(self.request.row.tokens) + len(self.request.row.source or ())
 
 
 class Runner(Protocol):
@@ -89,7 +86,7 @@ class Runner(Protocol):
     def prompt_read(self, ticket: Ticket) -> PromptRead:
         """Return the event that the prompt has been read."""
 
-    def step(self) -> Sequence[Mapping[Ticket, NewToken | Exception]]:
+    def step(self) -> Sequence[Mapping[Ticket, Chosen | Exception]]:
         """Choose the next token of every admitted row, and in further rounds more tokens of some; an exception where
         that row has failed."""
 
@@ -172,7 +169,8 @@ class Scheduler:
             if ticket.stage == "waiting" and ticket in self._waiting:
                 self._waiting.remove(ticket)
                 self._waiting_tokens -= ticket.length
-                self._close_ticket(ticket, "cancelled")
+                ticket.stage = "ended"
+                self._sums["cancelled"] += 1
         self.news.set()
 
     def step(self) -> bool:
@@ -311,8 +309,9 @@ class Scheduler:
                 self._fail(ticket, new)
                 continue
             with self._failing(ticket):
-                self._sums["new_tokens"] += 1
-                if new.finish:  # it leaves before its client is told, who may look at the figures at once
+                self._sums.update({"new_tokens": sum(len(each.tokens) for each in new)} if isinstance(new, tuple) else {
+                    "new_tokens": 1, "drafted": new.drafted, "accepted": new.accepted})
+                if isinstance(new, tuple) or new.finish:  # it leaves before its client is told, who may look
                     self._end(ticket, "cancelled" if ticket.cancelled else "finished")
                 self._tell(ticket, new)
 
@@ -351,14 +350,11 @@ class Scheduler:
             if begun:
                 del self._running[ticket]
                 self._bytes -= ticket.nbytes
-            self._close_ticket(ticket, outcome)
+            ticket.stage = "ended"
+            self._sums[outcome] += 1
         if begun:
             with suppress(Exception):  # only the copy for later prompts can fail, which none of them needs
                 self._runner.leave(ticket, complete=outcome == "finished")
-
-    def _close_ticket(self, ticket: Ticket, outcome: Outcome) -> None:
-        ticket.stage = "ended"
-        self._sums[outcome] += 1
 
 
 def as_weft_error(error: Exception) -> WeftError:

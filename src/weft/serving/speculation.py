@@ -142,9 +142,9 @@ class DraftingSession(Session):
         self.logits = self._ahead.logits[:, 0]
 
     @property
-    def drafted(self) -> int:
-        """The number of guesses that were read and not settled."""
-        return 0 if self._ahead is None else sum(map(len, self._ahead.guesses.values()))
+    def drafted(self) -> Mapping[int, list[int]]:
+        """The guesses that were read and not settled, by place."""
+        return {} if self._ahead is None else self._ahead.guesses
 
     def look(self, place: int, tokens: Mapping[int, int]) -> list[int]:
         """Let the logits be those after so many guesses, and return the rows whose last one was the given token."""

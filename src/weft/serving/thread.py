@@ -1,11 +1,4 @@
-"""The thread that steps an engine: it sleeps while there is nothing to do, and ends by draining or at once.
-
-    thread = EngineThread(engine)
-    thread.start()
-    ...                             engine.submit and engine.cancel from any thread
-    thread.drain(30)                no more requests; waits for those that are there
-    thread.stop()                   the others fail with `StoppedError`
-"""
+"""The thread that steps an engine: it sleeps while there is nothing to do, and ends by draining or at once."""
 
 from __future__ import annotations
 
@@ -47,13 +40,11 @@ class EngineThread:
         """Take no more requests, and wait for those that are there; returns whether all of them have ended."""
         self._engine.refuse_more()
         until = time.monotonic() + seconds
-        while True:
-            figures = self._engine.figures()
-            if not figures.running and not figures.waiting:
-                return True
+        while (figures := self._engine.figures()).running or figures.waiting:
             if time.monotonic() >= until or not self.alive:
                 return False
             time.sleep(min(GLANCE, seconds))
+        return True
 
     def stop(self) -> None:
         """End the thread after its present step. Requests that are left fail with `StoppedError`."""
