@@ -57,7 +57,6 @@ LONG_FUNCTIONS: dict[str, str] = {
     "src/weft/server/serve_model.py:serve": "half of it says what its arguments mean and what it raises",
     "src/weft/server/running.py:run": "a class of uvicorn, which is imported when a server runs, stands in it",
     "src/weft/server/running.py:_connection": "a class of uvicorn, which is imported when a server runs, stands in it",
-    "src/weft/server/app.py:application": "a third of it says what its arguments mean and what it raises",
     "src/weft/core/tree.py:map_together": "each of its branches is one kind of field",
     "src/weft/extending/extend.py:extend": "half of it says what its arguments mean and what it raises",
     "src/weft/decoding/generate.py:stream": "half of it says what its eleven arguments mean",

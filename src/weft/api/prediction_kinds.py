@@ -198,8 +198,8 @@ def _tagged(words: list[str], labels: list[Any], *, spans: bool) -> dict[str, An
     if not spans:
         return {"prediction": labels}
     return {"prediction": labels, "spans": [
-        {"type": span.type, "first": span.first, "behind": span.behind, "text": " ".join(words[span.first:span.behind])}
-        for span in spans_in(labels)]}
+        {"type": kind, "first": first, "behind": behind, "text": " ".join(words[first:behind])}
+        for first, behind, kind in spans_in(labels)]}
 
 
 def _vectors(loaded: Loaded, asked: PredictionSettings) -> PredictionKind:
