@@ -20,8 +20,8 @@ ORDER: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "Pre-training": ("digits", "mixture", "width_transfer", "optimizers"),
     "Fine-tuning": ("pretraining", "chat_model"),
     "Windows and masks": ("windows", "cheating"),
-    "What can be relied on": ("error_rates", "tuning", "presets", "repeatability", "overnight", "seen_text",
-                             "resume")})
+    "What can be relied on": ("error_rates", "ladder_error_rates", "tuning", "presets", "repeatability", "overnight",
+                             "seen_text", "resume")})
 """The recipes by topic, in the order in which a course treats the topics."""
 
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")

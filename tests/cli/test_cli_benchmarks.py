@@ -112,7 +112,7 @@ def test_progress_tells_the_time_left(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert command.left_of(5, 20, 60.0) == "03:00 left" and command.left_of(0, 20, 1.0) == ""
     now = [0.0]
     monkeypatch.setattr(command.time, "monotonic", lambda: now[0])
-    lines = command.Lines()
+    lines = command.Lines("requests")
     for now[0], done in ((500.0, 0), (505.0, 1), (520.0, 10), (525.0, 12), (530.0, 15), (550.0, 20)):
         lines.told(done, 20)
     assert capsys.readouterr().err == "10/20 requests  00:20 left\n15/20 requests  00:10 left\n"
@@ -120,6 +120,6 @@ def test_progress_tells_the_time_left(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_a_terminal_has_a_bar_with_the_time_left() -> None:
     shown = StringIO()
-    with command.Bar(Console(force_terminal=True, width=70, file=shown)) as bar:
+    with command.Bar(Console(force_terminal=True, width=70, file=shown), "records") as bar:
         bar.told(15, 20)
-    assert "15/20" in shown.getvalue() and "00:00 left" in shown.getvalue()
+    assert all(said in shown.getvalue() for said in ("records", "15/20", "00:00 left"))

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from operations_counted import flops_of
-from weft.ops import delta_rule_chunks, native_delta_rule
+from weft.ops import delta_rule_chunks
 from weft.ops.delta_rule import DELTA_RULE, DeltaRuleCall, delta_rule
 from weft.ops.delta_rule_chunks import CHUNK, backward, forward
 from weft.ops.native.library import VARIABLE, NativeLibrary, loaded
@@ -317,7 +317,9 @@ def test_operations_of_native_code_by_hand() -> None:
 
 
 def test_memory_that_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_delta_rule, "run", lambda name, call: None)
+    built = loaded()
+    assert isinstance(built, NativeLibrary)
+    monkeypatch.setattr(built.handle, "weft_run", lambda *_: None)  # as if no thread had memory
     with pytest.raises(MemoryError, match=r"the delta rule in C could not reserve the memory of a head\. Give it fewer "
                        r"threads or shorter sequences"):
         DELTA_RULE(call(5, "none", dtype=torch.float32), "native")

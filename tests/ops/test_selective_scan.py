@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,6 @@ from torch.testing import assert_close
 
 from operations_counted import flops_of
 from oracles import selective as oracle
-from weft.ops import native_selective_scan
 from weft.ops.forms import forced
 from weft.ops.gated_scan import GATED_SCAN, SELECTIVE_SCAN, GatedScanCall, gated_scan
 from weft.ops.native import library
@@ -266,9 +263,8 @@ def test_without_native_code_the_reason_is_given(monkeypatch: pytest.MonkeyPatch
 
 
 def test_work_that_no_thread_did_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(*_: Any) -> None:
-        """As if no thread had memory."""
-
-    monkeypatch.setattr(native_selective_scan, "run", nothing)
+    built = loaded()
+    assert isinstance(built, NativeLibrary)
+    monkeypatch.setattr(built.handle, "weft_run", lambda *_: None)  # as if no thread had memory
     with pytest.raises(Incomplete, match=r"could not reserve the memory of a chunk\. Give it fewer threads"):
         SELECTIVE_SCAN(call(2, dtype=torch.float32), "native")

@@ -33,10 +33,10 @@ def predict(checkpoint: Checkpoint,
             beams: Annotated[int | None, typer.Option("--beams", min=1, help="Beams of the search for the most "
                                                       "probable continuation; for translations, default 4.")] = None,
             batch_size: BatchSize = 32, common: Common) -> None:
-    """Predict for every record of a file: its class or values, the classes of its words, its translation, its
-    continuation, or its vector.
+    """Predict for every record of a file: a class, values, a translation, a continuation or a vector.
 
-    The model decides which. Records keep their fields and order. The same command goes on where it was stopped."""
+    The model decides which, and the classes of words where it gives these. Records keep their fields and order. The
+    same command goes on where it was stopped."""
     common.prepare()
     from weft import api
 
