@@ -21,7 +21,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 LIST = TESTS / "long_tests.txt"
-LIMIT = 0.6
+LIMIT = 0.5
 """Seconds."""
 KEPT = (
     "comparison/test_killed_studies.py::test_a_study_that_is_killed_goes_on_to_the_same_figures",
@@ -45,7 +45,7 @@ KEPT = (
 the compiler, the laws of every part that computes, a confined process, a server, the rules of the house."""
 
 TOGETHER = (
-    "parallel/test_meshes.py::test_the_course_is_that_of_one_process*",
+    "parallel/test_meshes.py::*",
     "parallel/test_context.py::test_every_layer_computes_what_one_process_does*",
     "parallel/test_mixture.py::test_the_same_tokens_in_the_same_order*",
     "docs/test_docs_pages.py::test_a_part_s_page_has_every_piece*",
