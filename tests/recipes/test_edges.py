@@ -18,10 +18,11 @@ RECORDS = {path.relative_to(RECIPES).as_posix(): json.loads(path.read_text("utf-
            for path in sorted(RECIPES.rglob("*.json"))}
 PAGES = {"six_ages/result.json": RECIPES.parent / "README.md"}
 """Pages that stand elsewhere than in the README of the record's folder or of the one above."""
-ONE_RATE = {"chat_model", "cheating", "defaults.json", "digits", "encoder_positions", "error_rates", "ladder_error_rates", "grouped_queries",
-            "hippo/result.json", "key_value_bytes", "lengths", "million_tokens", "mixture", "multi30k", "nanogpt_cpu",
-            "norms_and_residuals", "overnight", "performer/rope", "positions_pictured", "repeatability", "resume",
-            "scan_costs", "seen_text", "six_ages/inputs.json", "windows"}
+ONE_RATE = {"chat_model", "cheating", "defaults.json", "digits", "encoder_positions", "error_rates",
+            "ladder_error_rates", "grouped_queries", "hippo/result.json", "key_value_bytes", "lengths",
+            "million_tokens", "mixture", "multi30k", "nanogpt_cpu", "norms_and_residuals", "overnight",
+            "performer/rope", "positions_pictured", "repeatability", "resume", "scan_costs", "seen_text",
+            "six_ages/inputs.json", "windows"}
 """Records of studies in which nothing was chosen among rates that the record holds."""
 SAYS = re.compile(r"\bedge\b|(lowest|highest) or (the )?(lowest|highest)|are the highest|lie\s+beyond"
                   r"|at\s+a\s+lower\s+rate")
