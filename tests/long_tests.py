@@ -46,9 +46,10 @@ the compiler, the laws of every part that computes, a confined process, a server
 
 TOGETHER = (
     "parallel/test_meshes.py::*",
+    "parallel/test_divided.py::*",
     "parallel/test_context.py::test_every_layer_computes_what_one_process_does*",
     "parallel/test_mixture.py::test_the_same_tokens_in_the_same_order*",
-    "docs/test_docs_pages.py::test_a_part_s_page_has_every_piece*",
+    "docs/test_docs_pages.py::*",
     "docs/test_docs_lessons.py::test_every_figure_of_a_page_is_what_its_code_its_recipe_or_its_source_says*")
 """Patterns of tests whose time is that of a fixture, which the first of them waits for: all cases are left out."""
 

@@ -81,7 +81,8 @@ def judge(
     if tokens is not None:
         raise InputError("an option of a study, and there is no study.", where="--tokens",
                          remedy="Name a baseline, such as --study transformer.")
-    limits = FileLimits(seconds, answer, memory << 20, threads=threads or 2, confined=not unconfined)
+    limits = FileLimits(seconds, answer, memory << 20, threads=threads or FileLimits.threads,
+                        confined=not unconfined)
     with console(err=True).status("reading", spinner="line") as status:
         verdict = api.verdict(call or str(thing), changes, gives=gives, limits=limits, test_text=test_text,
                               fresh_text=fresh_text, canaries=canaries, model=model, on_law=status.update)

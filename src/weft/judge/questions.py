@@ -44,7 +44,8 @@ class FileLimits:
         answer: seconds of wall time for one answer.
         memory: bytes of its addresses.
         written: bytes of the files in its own folder, all that it writes.
-        threads: of its matrix products.
+        threads: of each process's matrix products. Two processes answer at once, so by default there are two with four
+            cores or more, and otherwise one.
         confined: whether the kernel must withhold other files, processes and the network.
     """
 
@@ -52,7 +53,7 @@ class FileLimits:
     answer: float = 30.0
     memory: int = 8 << 30
     written: int = 1 << 30
-    threads: int = 2
+    threads: int = 2 if (os.cpu_count() or 1) >= 4 else 1
     confined: bool = True
 
 
