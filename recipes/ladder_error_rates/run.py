@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.comparison.ladder_findings import Runs, crossings, law_of, speed_ups, turns
+from weft.comparison.ladder_findings import Runs, crossings, law_of, said_of, speed_ups, turns
 
 HERE = Path(__file__).parent
 BUDGETS = tuple(float(each) for each in np.geomspace(1e5, 1e7, 5))
@@ -59,7 +59,7 @@ def simulated(count: int, deviation: float) -> dict[str, Any]:
         a, b = runs(steep, count, deviation, generator), runs(flat, count, deviation, generator)
         law = law_of(BUDGETS, a, 0.95)
         for name, each, true in (("floor", law.floor, STEEP[0]), ("exponent", law.exponent, STEEP[2]),
-                                 ("told beforehand", law.said, steep[-1])):
+                                 ("told beforehand", said_of(BUDGETS, a[:-1], 0.95), steep[-1])):
             found[name] += each is not None and each.low is not None and each.high is not None and (
                 each.low <= true <= each.high)
         found["law refused"] += law.floor is None

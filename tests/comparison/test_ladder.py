@@ -6,7 +6,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,11 @@ STEEP, FLAT = law(1.5, 0.6, 0.3), law(1.9, 0.25, 0.38)
 """Of which the second is better up to six million tokens."""
 
 
-@pytest.fixture(autouse=True)
-def _fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder_findings, "DRAWS", 400)
+@pytest.fixture(autouse=True, scope="module")
+def _fewer_draws() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ladder_findings, "DRAWS", 400)
+        yield
 
 
 def test_a_law_without_noise_is_found() -> None:
@@ -54,7 +57,8 @@ def test_a_law_without_noise_is_found() -> None:
     # The exponents that are tried lie 3 % apart.
     assert found.exponent.mean == pytest.approx(0.3, rel=0.02)
     assert found.floor.mean == pytest.approx(1.5, abs=0.03) and found.scale.mean == pytest.approx(0.6, abs=0.03)
-    assert found.said is not None and found.said.mean == pytest.approx(STEEP[-1], abs=0.01)
+    said = said_of(BUDGETS, runs(STEEP, 3, 0, 1e-9)[:-1], 0.95)
+    assert said is not None and said.mean == pytest.approx(STEEP[-1], abs=0.01)
 
 
 def test_intervals_contain_what_is_true_as_often_as_they_say() -> None:
@@ -65,8 +69,9 @@ def test_intervals_contain_what_is_true_as_often_as_they_say() -> None:
     for seed in range(60):
         steep, flat = runs(STEEP, 5, seed), runs(FLAT, 5, 1000 + seed)
         found = law_of(BUDGETS, steep, 0.95)
-        for name, true in (("floor", 1.5), ("exponent", 0.3), ("said", STEEP[-1])):
-            each = getattr(found, name)
+        said = said_of(BUDGETS, steep[:-1], 0.95)
+        for name, each, true in (("floor", found.floor, 1.5), ("exponent", found.exponent, 0.3),
+                                 ("said", said, STEEP[-1])):
             covered[name] += each is not None and each.low <= true <= each.high
         covered["turn"] += any((each.low or 0) <= math.exp(place) <= (each.high or math.inf)
                                for each in crossings(BUDGETS, {"steep": steep, "flat": flat}, 0.95))
@@ -145,7 +150,9 @@ def made_up(levels: dict[str, list[float]]) -> list[StudyResult]:
 @pytest.fixture
 def climbed() -> tuple[LadderResult, list[StudyResult]]:
     found = made_up({"transformer": law(1.5, 0.6, 0.5), "lstm": law(1.9, 0.3, 0.5), "kneser-ney-5": [2.8] * 5})
-    return together(Rungs("tokens", BUDGETS), found, {"started": "2026-11-28T12:00:00Z", "said_at": "now"}, ""), found
+    known = {"started": "2026-11-28T12:00:00Z", "said_at": "now", "said": {"lstm": {
+        "mean": 2.25, "low": 2.2, "high": 2.3}}}
+    return together(Rungs("tokens", BUDGETS), found, known, ""), found
 
 
 def test_the_page_and_the_terminal_say_what_was_found(climbed: tuple[LadderResult, list[StudyResult]]) -> None:
@@ -153,7 +160,8 @@ def test_the_page_and_the_terminal_say_what_was_found(climbed: tuple[LadderResul
     said = " ".join([*turns_said(result), choice_said(result), *savings_said(result), *laws_said(result)])
     assert "tokens on" in said and "predicts better than kneser-ney-5, which is better below." in said
     assert "kneser-ney-5 has no law: it is counted, and not trained." in said
-    assert "was told to come to" in said
+    assert "lstm was told to come to 2.250 (2.200 to 2.300) at 10.0\u202fM tokens, and came to" in said
+    assert "transformer was told" not in said, "nothing was written down of it"
     page = render_ladder(result, found)
     assert page.count('class="series') == 3 and page.count('class="turn"') == sum(
         each.told for each in result.crossings) > 0
@@ -167,45 +175,70 @@ class StoppedError(Exception):
     """Stands for the end of the process."""
 
 
-def test_a_ladder_that_was_stopped_goes_on_to_the_same_result(tmp_path: Path) -> None:
-    text = write_text(tmp_path)
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_text(tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module")
+def whole(text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LadderResult]:
+    """A ladder's folder and its result."""
+    out = tmp_path_factory.mktemp("ladder") / "whole"
+    lines = list[str]()
+    found = climb(text, out, lines)
+    assert any("by the law of the others" in line for line in lines)
+    return out, found
+
+
+def climb(text: Path, out: Path, lines: list[str] | None = None, *, stop: str = "never",
+          budgets: str = "tokens=64,96,128,160,192") -> LadderResult:
+    """Run a ladder of tiny models; ``stop``: until a line has these words."""
     models = {"attention": {"config": ATTENTION}, "ngram": {"config": NGRAM}}
-    rungs = parse_rungs("tokens=64,96,128,160,192")
-    options = Options(threads=1, own_processes=False, command="weft compare test")
 
-    def climb(out: Path, stop: str = "") -> LadderResult:
-        lines, record = list[str](), out / LADDER
-        told_before = record.exists() and json.loads(record.read_text()).get("said_at")
-
-        def told(progress: StudyProgress) -> None:
+    def told(progress: StudyProgress) -> None:
+        assert 0 <= progress.done <= 1
+        if lines is not None:
             lines.append(progress.line())
-            assert 0 <= progress.done <= 1
-            if stop and stop in progress.line():
-                raise StoppedError
+        if stop in progress.line():
+            raise StoppedError
 
-        found = run_ladder(rungs, lambda amount: study_of(text, models, seeds=2, length={"tokens": amount}), out,
-                           config_path, options, told)
-        assert told_before or any("by the law of the others" in line for line in lines)
-        return found
+    return run_ladder(parse_rungs(budgets), lambda amount: study_of(text, models, seeds=2, length={"tokens": amount}),
+                      out, config_path, Options(threads=1, own_processes=False, command="weft compare test"), told)
 
+
+def test_a_ladder_that_was_stopped_goes_on_to_the_same_result(text: Path, whole: tuple[Path, LadderResult],
+                                                              tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
-        climb(tmp_path / "out", "128 tokens: attention, run 2")
+        climb(text, tmp_path / "out", stop="128 tokens: attention, run 2")
     assert json.loads((tmp_path / "out" / LADDER).read_text())["complete"] is False
-    went_on, whole = climb(tmp_path / "out"), climb(tmp_path / "whole")
-    assert [each.means for each in went_on.curves] == [each.means for each in whole.curves]
-    assert (went_on.crossings, went_on.speed_ups, went_on.best) == (whole.crossings, whole.speed_ups, whole.best)
-    kept = json.loads((tmp_path / "whole" / LADDER).read_text())
-    assert kept["said_at"] and kept["said"]["attention"]["mean"] == whole.curves[0].law.said.mean  # type: ignore[union-attr]
-    page = (tmp_path / "whole" / PAGE).read_text()
-    again = climb(tmp_path / "whole")
-    assert again.said_at == whole.said_at and (tmp_path / "whole" / PAGE).read_text() == page
-    (tmp_path / "mine").mkdir()
+    went_on = climb(text, tmp_path / "out")
+    for one, other in zip(went_on.curves, whole[1].curves, strict=True):
+        assert (one.means, one.law) == (other.means, other.law)
+    assert (went_on.crossings, went_on.speed_ups, went_on.best) == (
+        whole[1].crossings, whole[1].speed_ups, whole[1].best)
+
+
+def test_what_was_told_of_the_largest_budget_stays_and_nothing_is_told_of_one_that_was_run(
+        text: Path, whole: tuple[Path, LadderResult], tmp_path: Path) -> None:
+    out, found = whole
+    kept, page = json.loads((out / LADDER).read_text()), (out / PAGE).read_text()
+    assert found.said_at and found.curves[0].law.said is not None
+    assert kept["said"]["attention"]["mean"] == found.curves[0].law.said.mean
+    assert climb(text, out).said_at == found.said_at and (out / PAGE).read_text() == page
+    copied = Path(shutil.copytree(out, tmp_path / "copied"))
+    fewer = climb(text, copied, budgets="tokens=64,96,128,160")
+    assert fewer.said_at == "" and all(each.law.said is None for each in fewer.curves)
+
+
+def test_a_folder_of_others_or_a_damaged_record_is_refused(text: Path, tmp_path: Path) -> None:
+    for name in ("mine", "other"):
+        (tmp_path / name).mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"holds notes\.txt, and no ladder"):
-        climb(tmp_path / "mine")
-    (tmp_path / "whole" / LADDER).write_text("{}")
+        climb(text, tmp_path / "mine")
+    (tmp_path / "other" / LADDER).write_text("{}")
     with pytest.raises(CheckpointError, match="the file is no ladder's"):
-        climb(tmp_path / "whole")
+        climb(text, tmp_path / "other")
 
 
 def test_the_command_refuses_budgets_before_anything_is_written(tmp_path: Path) -> None:

@@ -154,10 +154,12 @@ def _begun(folder: Path, identity: dict[str, str]) -> int:
                            f"{', another '.join(other)}. Repeat that call, delete the folder, or choose another out."])
     if not rows.exists():
         return 0
-    content = rows.read_bytes()
-    whole = content.rfind(b"\n") + 1
+    count = whole = 0
+    with rows.open("rb") as lines:
+        for line in lines:
+            count, whole = (count + 1, whole + len(line)) if line.endswith(b"\n") else (count, whole)
     os.truncate(rows, whole)
-    return content.count(b"\n")
+    return count
 
 
 def _run(kind: PredictionKind, path: Path, size: int, before: int, total: int, rows: BinaryIO,

@@ -22,14 +22,14 @@ from weft.comparison.jobs import Options
 from weft.comparison.ladder_findings import FORMAT, LadderResult, Runs, crossings, curve_of, said_of, speed_ups
 from weft.comparison.progress import StudyListener, StudyProgress
 from weft.comparison.report.ladder_page import render_ladder
-from weft.comparison.rungs import Rungs
+from weft.comparison.rungs import Rungs, in_words
 from weft.comparison.statistics import Interval
 from weft.comparison.study import StudyConfig
 from weft.comparison.study_result import StudyResult
 from weft.comparison.study_runner import Require, run_study
 from weft.comparison.verdict import tied_with
 from weft.core.errors import CheckpointError
-from weft.core.strict_json import dumps
+from weft.core.strict_json import build, dumps, plain
 from weft.disk.atomic import made, write_file
 from weft.disk.lock import WorkFolder, held
 
@@ -77,18 +77,20 @@ def _known(folder: Path) -> dict[str, Any]:
 
 def _foretold(folder: Path, known: dict[str, Any], rungs: Rungs, found: Sequence[StudyResult],
               on_progress: StudyListener | None) -> dict[str, Any]:
-    """Write down what the laws of the smaller budgets say of the largest, unless that was done before."""
-    if known.get("said_at"):
+    """Write down what the laws of the smaller budgets say of the largest. What was written for these budgets stays; of
+    a largest budget that has been begun nothing is told any more."""
+    if known.get("said_for") == [*rungs.amounts]:
         return known
-    said = {name: interval for name, runs in runs_of(found).items() if _is_trained(found, name) and
-            (interval := said_of(rungs.amounts, runs, found[0].confidence)) is not None}
-    if not said:
-        return known
-    known = {**known, "said_at": now(), "said": said}
+    begun = (folder / rungs.folder(len(found))).exists()
+    said = {} if begun else {
+        name: interval for name, runs in runs_of(found).items() if _is_trained(found, name) and
+        (interval := said_of(rungs.amounts, runs, found[0].confidence)) is not None}
+    known = {**known, "said_at": now() if said else "", "said": plain(said), "said_for": [*rungs.amounts]}
     write_file(folder / LADDER, dumps({**read_json(folder / LADDER), **known}, indent=1) + "\n")
-    if on_progress is not None:
+    if said and on_progress is not None:
         text = "; ".join(f"{name} {_bits(each)}" for name, each in said.items())
-        on_progress(StudyProgress("the largest budget", f"by the law of the others {text} bits/byte", 0.0, None,
+        done = sum(rungs.amounts[:-1]) / sum(rungs.amounts)
+        on_progress(StudyProgress("the largest budget", f"by the law of the others {text} bits/byte", done, None,
                                   lasting=True))
     return known
 
@@ -108,7 +110,7 @@ def _told(listener: StudyListener | None, rungs: Rungs, place: int) -> StudyList
         left = progress.seconds_left
         if left is not None and progress.done < 1:
             left += left / (1 - progress.done) / own * (whole - before - own)
-        listener(replace(progress, what=f"{rungs.written(place)}: {progress.what}", seconds_left=left,
+        listener(replace(progress, what=f"{in_words(rungs.axis, own)}: {progress.what}", seconds_left=left,
                          done=(before + progress.done * own) / whole))
 
     return told
@@ -130,7 +132,8 @@ def together(rungs: Rungs, found: Sequence[StudyResult], known: Mapping[str, Any
     """The findings of the studies at the budgets so far, read together."""
     amounts, confidence = rungs.amounts[:len(found)], found[0].confidence
     runs, complete = runs_of(found), len(found) == len(rungs.amounts)
-    curves = tuple(curve_of(name, amounts, each, confidence, trained=_is_trained(found, name))
+    said = {name: build(Interval, each) for name, each in (known.get("said") or {}).items()} if complete else {}
+    curves = tuple(curve_of(name, amounts, each, confidence, trained=_is_trained(found, name), said=said.get(name))
                    for name, each in runs.items())
     return LadderResult(
         found[0].name, str(known.get("started", "")), rungs.axis, amounts,

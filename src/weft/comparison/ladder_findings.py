@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, TypeAlias
 
@@ -23,7 +23,6 @@ import numpy as np
 from jaxtyping import Float64
 
 from weft.comparison.extension import EXPONENTS, fitted
-from weft.comparison.rungs import Rungs
 from weft.comparison.statistics import Interval
 from weft.core.strict_json import Record
 
@@ -51,7 +50,8 @@ class ScalingLaw(Record):
         floor: bits per byte that no budget goes below.
         scale: bits per byte above the floor at the largest budget.
         exponent: of the law.
-        said: bits per byte at the largest budget by the law of the others, which was fitted before that was run.
+        said: bits per byte at the largest budget by the law of the others, as it was told before that was run; None: it
+            was not.
         refused: why no law is shown, in a clause; empty where one is.
     """
 
@@ -143,11 +143,6 @@ class LadderResult(Record):
     complete: bool
     command: str
 
-    @property
-    def rungs(self) -> Rungs:
-        """The budgets."""
-        return Rungs(self.axis, self.amounts)
-
     def to_json(self) -> dict[str, Any]:
         """Plain JSON data, with the name of its format."""
         return {"format": FORMAT, **super().to_json()}
@@ -173,34 +168,33 @@ def interval(mean: float, draws: Float64[np.ndarray, " N"] | None, confidence: f
     return Interval(mean, min(float(low), mean), max(float(high), mean))
 
 
-def curve_of(name: str, budgets: Sequence[float], runs: Runs, confidence: float, *, trained: bool) -> LadderCurve:
-    """A model's means with their intervals, and its law."""
+def curve_of(name: str, budgets: Sequence[float], runs: Runs, confidence: float, *, trained: bool,
+             said: Interval | None = None) -> LadderCurve:
+    """A model's means with their intervals, and its law, with what was ``said`` of the largest budget."""
     place = {index: each for index, each in enumerate(runs) if each}
     draws = drawn_means(list(place.values()), SEED)
     means: list[Interval | None] = [None] * len(budgets)
     for column, index in enumerate(place):
         means[index] = interval(float(np.mean(place[index])), None if draws is None else draws[:, column], confidence)
-    return LadderCurve(name, tuple(means), law_of(budgets, runs, confidence) if trained else ScalingLaw(
-        refused="it is counted, and not trained"))
+    return LadderCurve(name, tuple(means), replace(law_of(budgets, runs, confidence), said=said) if trained else
+                       ScalingLaw(refused="it is counted, and not trained"))
 
 
 def law_of(budgets: Sequence[float], runs: Runs, confidence: float) -> ScalingLaw:
-    """The law of a model's runs, and the figure at the largest budget that the law of the others says; or why none is
-    shown."""
+    """The law of a model's runs, or why none is shown."""
     if len(budgets) < FEWEST_RUNGS or not all(runs):
         return ScalingLaw(refused=f"a law needs {FEWEST_RUNGS} budgets with runs that finished")
     share, draws = np.array(budgets) / budgets[-1], drawn_means(runs, SEED)
     means = np.array([[float(np.mean(each)) for each in runs]])
     if draws is None:
         return ScalingLaw(refused="a law is tested by how far runs lie apart, which a single run does not say")
-    said = said_of(budgets, runs[:-1], confidence)
     law, found = fitted(share, means), fitted(share, draws)
     if (p := misfit(share, runs)) < WRONG:
-        return ScalingLaw(said=said, refused=f"its points lie further from the law than runs lie apart (p = {p:.2g})")
+        return ScalingLaw(refused=f"its points lie further from the law than runs lie apart (p = {p:.2g})")
     if law.exponent[0] in (EXPONENTS[0], EXPONENTS[-1]):
-        return ScalingLaw(said=said, refused="the best exponent is the last that was tried")
+        return ScalingLaw(refused="the best exponent is the last that was tried")
     floor, scale, exponent = (interval(float(own[0]), drawn, confidence) for own, drawn in zip(law, found, strict=True))
-    return ScalingLaw(floor, scale, exponent, said)
+    return ScalingLaw(floor, scale, exponent)
 
 
 def said_of(budgets: Sequence[float], lower: Runs, confidence: float) -> Interval | None:

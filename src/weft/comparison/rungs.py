@@ -26,9 +26,10 @@ class Rungs(NamedTuple):
         """The name of the folder of a study."""
         return f"{self.axis}-{self.amounts[place]:.12g}"
 
-    def written(self, place: int) -> str:
-        """A budget in words: ``316k tokens``."""
-        return f"{si(self.amounts[place])} {'FLOPs' if self.axis == 'flops' else self.axis}"
+
+def in_words(axis: str, amount: float) -> str:
+    """An amount of a budget with its unit: ``316 k tokens``."""
+    return f"{si(amount)} {'FLOPs' if axis == 'flops' else axis}"
 
 
 def parse_rungs(given: str | Mapping[str, Any]) -> Rungs:

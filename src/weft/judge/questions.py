@@ -35,6 +35,10 @@ class ModelError(Exception):
     """The model raised an error for a question; its sentence has the error."""
 
 
+CORES = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+"""That this process may use."""
+
+
 @dataclass(frozen=True)
 class FileLimits:
     """The time, memory and files that a judged file may use.
@@ -53,7 +57,7 @@ class FileLimits:
     answer: float = 30.0
     memory: int = 8 << 30
     written: int = 1 << 30
-    threads: int = 2 if (os.cpu_count() or 1) >= 4 else 1
+    threads: int = 2 if CORES >= 4 else 1
     confined: bool = True
 
 

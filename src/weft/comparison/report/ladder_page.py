@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import resources
 
 import numpy as np
 
 from weft.comparison.ladder_findings import DRAWS, FEWEST_RUNGS, LadderCurve, LadderResult
+from weft.comparison.report.page import top, whole_page
+from weft.comparison.rungs import in_words
 from weft.comparison.statistics import Interval
 from weft.comparison.study_result import StudyResult
 from weft.drawing.axes import Axis, logarithmic
-from weft.drawing.figure import base_style, meta, page_rules, style_of
 from weft.drawing.marks import Label, ModelStyle, line, marker, path_data, swatch, swatches
 from weft.drawing.markup import Markup, join, listed, tag
 from weft.drawing.numbers import brief, confidence, fixed, moment, si
@@ -30,7 +30,7 @@ def turns_said(result: LadderResult) -> list[str]:
             turning.add(pair)
             low, high = (bound if bound is None else si(bound) for bound in (each.low, each.high))
             between = f"{low or 'below the first budget'} to {high or 'beyond the last'}"
-            said.append(f"From {written(result, each.budget)} on ({between}) {each.after} predicts better than "
+            said.append(f"From {in_words(result.axis, each.budget)} on ({between}) {each.after} predicts better than "
                         f"{each.before}, which is better below.")
     names = [curve.name for curve in result.curves]
     firm = [f"{first} and {second}" for index, first in enumerate(names) for second in names[index + 1:]
@@ -47,9 +47,9 @@ def savings_said(result: LadderResult) -> list[str]:
     for each in result.speed_ups:
         if each.low > 1:
             least = "" if each.reached else "at least "
-            said.append(f"{each.better} is at {written(result, result.amounts[-1] / each.factor)} what {each.other} is "
-                        f"at {written(result, result.amounts[-1])}: {least}{each.factor:.3g} times fewer "
-                        f"({each.low:.3g} to {each.high:.3g}).")
+            own, whole = (in_words(result.axis, result.amounts[-1] / part) for part in (each.factor, 1.0))
+            said.append(f"{each.better} is at {own} what {each.other} is at {whole}: {least}{each.factor:.3g} times "
+                        f"fewer ({each.low:.3g} to {each.high:.3g}).")
     return said
 
 
@@ -66,7 +66,7 @@ def laws_said(result: LadderResult) -> list[str]:
                         f"{bounds(law.exponent)}.")
         if law.said is not None and end is not None and result.complete:
             said.append(f"{curve.name} was told to come to {law.said.mean:.3f} ({bounds(law.said)}) at "
-                        f"{written(result, result.amounts[-1])}, and came to {end.mean:.3f}: "
+                        f"{in_words(result.axis, result.amounts[-1])}, and came to {end.mean:.3f}: "
                         f"{end.mean - law.said.mean:+.3f}.")
     return said
 
@@ -77,17 +77,12 @@ def choice_said(result: LadderResult) -> str:
     for names, amount in zip(result.best, result.amounts, strict=True):
         if not groups or groups[-1][0] != names:
             groups.append((names, amount))
-    parts = [f"from {written(result, amount)} on {_listed(names, 'or') or 'none'}" for names, amount in groups]
+    parts = [f"from {in_words(result.axis, amount)} on {_listed(names, 'or') or 'none'}" for names, amount in groups]
     return f"Best, as far as each study tells: {'; '.join(parts)}."
 
 
 def _listed(names: Sequence[str], last: str = "and") -> str:
     return " ".join(str(listed(list(names), last)).split())
-
-
-def written(result: LadderResult, amount: float) -> str:
-    """An amount of the ladder's budget, with its unit."""
-    return f"{si(amount)} {'FLOPs' if result.axis == 'flops' else result.axis}"
 
 
 def bounds(value: Interval) -> str:
@@ -98,21 +93,13 @@ def bounds(value: Interval) -> str:
 def render_ladder(result: LadderResult, found: Sequence[StudyResult]) -> str:
     """The page: one file of HTML that asks nothing of any other but by its links to the studies' own pages."""
     styles = {curve.name: ModelStyle(index) for index, curve in enumerate(result.curves)}
-    lines = map(str.strip, (resources.files("weft.comparison.report") / "script.js").read_text("utf-8").splitlines())
-    script = "\n".join(line for line in lines if line and not line.startswith("//"))
-    head = tag("head", None, meta(script), tag("title", None, f"{result.name} \u2013 Weft"), tag(
-        "style", None, Markup(base_style() + page_rules() + style_of("weft.comparison.report", "style.css"))))
     about = (f"{len(result.curves)} models at {len(result.amounts)} budgets, intervals at "
              f"{confidence(result.confidence)}. {found[0].corpus.name}; {found[0].machine.processor}; "
              f"{moment(result.started)}.")
-    buttons = tag("p", {"class": "tools", "hidden": True}, tag("button", {"type": "button", "id": "theme"}, "Dark"),
-                  tag("button", {"type": "button", "id": "print"}, "Print"))
-    body = tag("body", None, swatches(styles.values()), tag(
-        "header", {"class": "top"}, buttons, tag("p", {"class": "kicker"}, "Weft studies over budgets"),
-        tag("h1", None, result.name), tag("p", {"class": "line"}, about)), tag("main", {"id": "main"}, *(
-            tag("section", {"id": name}, tag("h2", None, heading), content)
-            for name, heading, content in _sections(result, found, styles))), tag("script", None, Markup(script)))
-    return f"<!DOCTYPE html>\n{tag('html', {'lang': 'en'}, head, body)}\n"
+    sections = [tag("section", {"id": name}, tag("h2", None, heading), content)
+                for name, heading, content in _sections(result, found, styles)]
+    return whole_page(result.name, swatches(styles.values()), top("Weft studies over budgets", result.name, about),
+                      tag("main", {"id": "main"}, sections))
 
 
 def _sections(result: LadderResult, found: Sequence[StudyResult],
@@ -161,7 +148,7 @@ def _series(curve: LadderCurve, result: LadderResult, style: ModelStyle, x: Axis
         len(sides[0]) == len(sides[1]) == len(points) > 1) else ""
     drawing = join(band, line(path, {"class": "mean", "stroke-dasharray": style.dash or None}),
                    [marker(*place, style) for place in path])
-    hover = tuple(Hover(*place, written(result, amount), f"{fixed(mean.mean, 3)} ({bounds(mean)})")
+    hover = tuple(Hover(*place, in_words(result.axis, amount), f"{fixed(mean.mean, 3)} ({bounds(mean)})")
                   for place, (amount, mean) in zip(path, _known(curve, result), strict=True))
     return Series(curve.name, style, drawing, hover, Label(path[-1][1], curve.name, style))
 
@@ -179,7 +166,7 @@ def _rungs(result: LadderResult, found: Sequence[StudyResult], styles: dict[str,
         seconds = float(np.nansum([run.seconds for entry in study.entries for run in entry.finished]))
         best = join(*[join(" " if index else "", swatch(styles[name]), f" {name}")
                       for index, name in enumerate(result.best[place])])
-        rows.append([written(result, result.amounts[place]), *figures, best, f"{si(seconds)} s",
+        rows.append([in_words(result.axis, result.amounts[place]), *figures, best, f"{si(seconds)} s",
                      tag("a", {"href": f"{folder}/report.html"}, "the study")])
     return table("Mean bits per byte at every budget; beside the best stand models that its study does not tell apart "
                  "from it", columns, rows, name="rungs")
@@ -192,6 +179,7 @@ def _method(result: LadderResult) -> str:
         "one degree of freedom fewer than runs, times the standard error; they hold for other runs on the same text. "
         "The order turns where the lines between the means cross; it is said to turn if one model is better at a "
         "budget below and the other at one above, each at half of the level divided by the number of budgets on that "
-        f"side. A law, floor + scale \u00b7 ({result.axis} / largest)^\u2212exponent, is fitted by least squares from "
-        f"{FEWEST_RUNGS} budgets on, and not shown where the points lie further from it than runs lie apart. The "
-        "figure at the largest budget was told by the law of the others before that study was begun.")
+        "side, for each two models by themselves, and for a ladder that is looked at once. A "
+        f"law, floor + scale \u00b7 ({result.axis} / largest)^\u2212exponent, is fitted by least squares from "
+        f"{FEWEST_RUNGS} budgets on, and not shown where the points lie further from it than runs lie apart. A "
+        "figure that was told of the largest budget was written down before that study was begun.")

@@ -82,22 +82,24 @@ def render(result: StudyResult) -> str:
     """The report: one file of HTML that asks nothing of any other; equal results give equal pages."""
     view = View(result)
     sections = SECTIONS + ((ADDED,) if result.additions else ()) + ((NOTES,) if result.notes else ())
+    return whole_page(
+        _title(result), tag("a", {"class": "skip", "href": "#verdict"}, "Skip to the findings"),
+        swatches(view.styles.values()), _header(view), _bar(view, sections), tag("main", {"id": "main"}, tag(
+            "section", {"id": "verdict", "aria-labelledby": "verdict-h"}, tag("h2", {"id": "verdict-h"}, "Findings"),
+            tag("div", {"class": "verdict"}, study_sentences.verdict(view))),
+            [_section(each, view) for each in sections]),
+        tag("footer", None, tag("p", None, f"Made by Weft {result.machine.weft} from study ", tag(
+            "code", None, result.study_sha256[:12]), f", {moment(result.finished or result.started)}.")))
+
+
+def whole_page(title: str, *body: Child) -> str:
+    """A page of HTML with the style and the script of reports inside it, which asks nothing of any other file."""
     lines = map(str.strip, (resources.files("weft.comparison.report") / "script.js").read_text("utf-8").splitlines())
     script = "\n".join(line for line in lines if line and not line.startswith("//"))
-    head = tag("head", None, meta(script), tag("title", None, f"{_title(result)} \u2013 Weft"),
-               tag("style", None, Markup(base_style() + page_rules()
-                                         + style_of("weft.comparison.report", "style.css"))))
-    body = tag("body", None, tag("a", {"class": "skip", "href": "#verdict"}, "Skip to the findings"),
-               swatches(view.styles.values()), _header(view),
-               _bar(view, sections), tag("main", {"id": "main"}, tag(
-                   "section", {"id": "verdict", "aria-labelledby": "verdict-h"},
-                   tag("h2", {"id": "verdict-h"}, "Findings"),
-                   tag("div", {"class": "verdict"}, study_sentences.verdict(view))),
-                   [_section(each, view) for each in sections]),
-               tag("footer", None, tag("p", None, f"Made by Weft {result.machine.weft} from study ", tag(
-                   "code", None, result.study_sha256[:12]), f", {moment(result.finished or result.started)}.")),
-               tag("script", None, Markup(script)))
-    return f"<!DOCTYPE html>\n{tag('html', {'lang': 'en'}, head, body)}\n"
+    style = Markup(base_style() + page_rules() + style_of("weft.comparison.report", "style.css"))
+    head = tag("head", None, meta(script), tag("title", None, f"{title} \u2013 Weft"), tag("style", None, style))
+    whole = tag("html", {"lang": "en"}, head, tag("body", None, *body, tag("script", None, Markup(script))))
+    return f"<!DOCTYPE html>\n{whole}\n"
 
 
 def _title(result: StudyResult) -> str:
@@ -116,11 +118,15 @@ def _header(view: View) -> Markup:
     line = (f"{entries} models, {integer(seeds)} {'run' if seeds == 1 else 'runs'} of each, intervals at "
             f"{confidence(result.level)}. {result.corpus.name}; {device}; "
             f"{moment(result.finished or result.started)}.")
+    return top("Weft study", _title(result), line)
+
+
+def top(kicker: str, title: str, about: str) -> Markup:
+    """The head of a page: its kind, its title, a line about it, and the buttons of the script."""
     buttons = tag("p", {"class": "tools", "hidden": True}, tag("button", {"type": "button", "id": "theme"}, "Dark"),
                   tag("button", {"type": "button", "id": "print"}, "Print"))
-    return tag("header", {"class": "top"}, buttons, tag("p", {"class": "kicker"}, "Weft study"),
-               tag("h1", None, _title(result)),
-               tag("p", {"class": "line"}, line))
+    return tag("header", {"class": "top"}, buttons, tag("p", {"class": "kicker"}, kicker), tag("h1", None, title),
+               tag("p", {"class": "line"}, about))
 
 
 def _bar(view: View, sections: tuple[Section, ...]) -> Markup:
