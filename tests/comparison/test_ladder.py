@@ -160,9 +160,10 @@ def test_the_page_and_the_terminal_say_what_was_found(climbed: tuple[LadderResul
     said = " ".join([*turns_said(result), choice_said(result), *savings_said(result), *laws_said(result)])
     assert "tokens on" in said and "predicts better than kneser-ney-5, which is better below." in said
     assert "kneser-ney-5 has no law: it is counted, and not trained." in said
-    assert "lstm was told to come to 2.250 (2.200 to 2.300) at 10.0\u202fM tokens, and came to" in said
-    assert "transformer was told" not in said, "nothing was written down of it"
+    assert "smaller budgets lstm would have come to 2.250 (2.200 to 2.300) at 10.0\u202fM tokens; it came to" in said
+    assert "budgets transformer would" not in said, "nothing was written down of it"
     page = render_ladder(result, found)
+    assert "each model\u2019s learning rate is tried anew" in page.replace("'", "\u2019").replace("&#x27;", "\u2019")
     assert page.count('class="series') == 3 and page.count('class="turn"') == sum(
         each.told for each in result.crossings) > 0
     assert all(f'href="{folder}/report.html"' in page for folder in result.folders)
@@ -222,7 +223,7 @@ def test_what_was_told_of_the_largest_budget_stays_and_nothing_is_told_of_one_th
         text: Path, whole: tuple[Path, LadderResult], tmp_path: Path) -> None:
     out, found = whole
     kept, page = json.loads((out / LADDER).read_text()), (out / PAGE).read_text()
-    assert found.said_at and found.curves[0].law.said is not None
+    assert found.said_at and found.curves[0].law.said is not None and "learning rate is that of its" in page
     assert kept["said"]["attention"]["mean"] == found.curves[0].law.said.mean
     assert climb(text, out).said_at == found.said_at and (out / PAGE).read_text() == page
     copied = Path(shutil.copytree(out, tmp_path / "copied"))

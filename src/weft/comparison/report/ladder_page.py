@@ -36,8 +36,8 @@ def turns_said(result: LadderResult) -> list[str]:
     firm = [f"{first} and {second}" for index, first in enumerate(names) for second in names[index + 1:]
             if frozenset((first, second)) not in turning]
     if firm:
-        said.append(f"The order of {_listed(firm)} is not shown to turn within the budgets "
-                    f"{'tried' if result.complete else 'tried so far'}.")
+        said.append(f"Not shown to change places within the budgets tried{'' if result.complete else ' so far'}: "
+                    f"{'; '.join(firm)}.")
     return said
 
 
@@ -65,9 +65,9 @@ def laws_said(result: LadderResult) -> list[str]:
                         f"{si(result.amounts[-1])})^\u2212{law.exponent.mean:.3f}; floor {bounds(law.floor)}, exponent "
                         f"{bounds(law.exponent)}.")
         if law.said is not None and end is not None and result.complete:
-            said.append(f"{curve.name} was told to come to {law.said.mean:.3f} ({bounds(law.said)}) at "
-                        f"{in_words(result.axis, result.amounts[-1])}, and came to {end.mean:.3f}: "
-                        f"{end.mean - law.said.mean:+.3f}.")
+            said.append(f"By the law of the smaller budgets {curve.name} would have come to {law.said.mean:.3f} "
+                        f"({bounds(law.said)}) at {in_words(result.axis, result.amounts[-1])}; it came to "
+                        f"{end.mean:.3f}, {end.mean - law.said.mean:+.3f} from that.")
     return said
 
 
@@ -109,7 +109,7 @@ def _sections(result: LadderResult, found: Sequence[StudyResult],
     sections = [("order", "Which model at which budget", chart)]
     if saved := savings_said(result):
         sections.append(("savings", "What a better model saves", _sentences(saved)))
-    method = tag("p", {"class": "small"}, _method(result))
+    method = tag("p", {"class": "small"}, _method(result, found))
     sections += [("laws", "Laws", _sentences(laws_said(result))),
                  ("rungs", "The studies", _rungs(result, found, styles)), ("method", "Method", method)]
     return sections
@@ -172,9 +172,11 @@ def _rungs(result: LadderResult, found: Sequence[StudyResult], styles: dict[str,
                  "from it", columns, rows, name="rungs")
 
 
-def _method(result: LadderResult) -> str:
+def _method(result: LadderResult, found: Sequence[StudyResult]) -> str:
+    tuned = any(run.trials for study in found for entry in study.entries for run in entry.runs)
+    rates = "is tried anew" if tuned else "is that of its configuration"
     return (
-        "At every budget each model's learning rate is tried anew, and its runs are those of an ordinary study, whose "
+        f"At every budget each model's learning rate {rates}, and its runs are those of an ordinary study, whose "
         f"page is linked. Intervals are from {DRAWS:,} draws of every mean: the mean of the runs plus Student's t with "
         "one degree of freedom fewer than runs, times the standard error; they hold for other runs on the same text. "
         "The order turns where the lines between the means cross; it is said to turn if one model is better at a "
